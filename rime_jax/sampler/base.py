@@ -1,0 +1,67 @@
+"""The sampler's protocol: token ids in, token ids and log-probabilities out."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """The tokens of one `generate` call.
+
+    Attributes:
+      ids: sampled token ids, the stop token included when one was sampled.
+      logprobs: log-probability of each id at temperature 1 over the full vocabulary.
+      versions: policy version that produced each id.
+      finish: `stop` (a stop id was sampled), `length` (max_new_tokens) or `context` (the session
+        is full).
+    """
+
+    ids: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    finish: Literal["stop", "length", "context"]
+
+
+class Session(Protocol):
+    """One growing list of token ids, with whatever cache the sampler keeps for it.
+
+    `ids` holds everything so far, prompts and sampled tokens, verbatim.
+    """
+
+    ids: list[int]
+
+    def extend(self, ids: Sequence[int]) -> None:
+        """Appends ids that were not sampled (an environment's message)."""
+
+    async def generate(self, max_new_tokens: int, temperature: float = 1.0) -> Generation:
+        """Samples until a stop id, `max_new_tokens`, or the end of the context."""
+
+    def close(self) -> None:
+        """Gives the cache back; may be called more than once."""
+
+
+class Sampler(Protocol):
+    """Generates for many sessions at once."""
+
+    context_tokens: int
+
+    def open(
+        self, role: str, ids: Sequence[int], seed: Sequence[int], parent: Session | None = None
+    ) -> Session:
+        """A new session that starts from `ids`.
+
+        Args:
+          role: `act` or `write`; the role map says which parameter set serves it.
+          ids: the prompt.
+          seed: integers; with the position of a token they decide its randomness, so that the
+            output does not depend on what else is being generated.
+          parent: a session whose ids are a prefix of `ids`. It is closed, and its cache is taken
+            over if the same parameter set serves both.
+        """
+
+    async def publish(self, params: Any, version: int) -> None:
+        """Puts new parameter sets into use; later tokens carry `version`.
+
+        Caches made with older parameters are computed again before the next token.
+        """
