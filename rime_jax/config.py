@@ -1,0 +1,425 @@
+"""Every option of rime_jax once: its default, unit, range and reason.
+
+`default()` is the main job: RIME on Symbolic Alchemy with the small policy. An experiment file
+changes fields of it and returns it. `validate()` runs before anything else in every program; it
+names the wrong field, what it allows and what to do.
+"""
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import ml_collections
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot run; the message names the field and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """One option: its default (which also fixes the type), meaning and allowed values.
+
+    Attributes:
+      default: the default; an int is accepted where the default is a float.
+      doc: meaning, unit and reason.
+      low: smallest allowed value; for a tuple, smallest allowed length.
+      high: largest allowed value.
+      choices: the allowed values (of the elements, for a tuple).
+    """
+
+    default: Any
+    doc: str
+    low: float | None = None
+    high: float | None = None
+    choices: tuple | None = None
+
+
+OPTIONS: dict[str, Any] = {
+    "name": Option("rime", "name of the experiment; the run directory's default last part"),
+    "seed": Option(0, "seeds streams, sampling and mini-batch order", low=0),
+    "steps": Option(100, "iterations (rollouts + update)", low=0),
+    "run_dir": Option("", "run directory; empty: runs/<name>"),
+    "resume": Option(True, "continue from the run directory's newest checkpoint if it has one"),
+    "model": {
+        "path": Option(
+            "tiny-alchemy-v1",
+            "a model directory in Hugging Face layout (config.json, *.safetensors, tokenizer), or "
+            "the name of one shipped in rime_jax/assets. It is the initial policy, also of the KL",
+        ),
+        "dtype": Option("float32", "of activations", choices=("float32", "bfloat16")),
+        "remat": Option(
+            "none",
+            "what the backward pass computes again: none (fastest) | layer (keeps the input of each"
+            " layer)",
+            choices=("none", "layer"),
+        ),
+    },
+    "roles": {
+        "act": Option("policy", "name of the parameter set that plays the actor"),
+        "write": Option("policy", "name of the parameter set that plays the writer; another name "
+                                  "than roles.act makes two sets (decoupled)"),
+        "train": Option(("policy",), "the parameter sets that are trained; a set left out is "
+                                     "frozen", low=1),
+    },
+    "env": {
+        "domain": Option("alchemy", "which environment", choices=("alchemy",)),
+        "form": Option("compact", "text form: compact (the small policy's 40 words) | full (for "
+                                  "LLMs)", choices=("compact", "full")),
+        "trials": Option(6, "T, tasks of a stream; RIME's Alchemy: 10", low=1, high=100),
+        "stones": Option(2, "stones of a trial; the benchmark: 3", low=1, high=3),
+        "potions": Option(12, "potions of a trial; the benchmark: 12", low=0, high=12),
+        "supply": Option(
+            "every_colour",
+            "potions of a trial: random (the benchmark) | every_colour (potions / 6 of each)",
+            choices=("random", "every_colour"),
+        ),
+        "max_steps": Option(6, "actions of a trial; the benchmark: 20", low=1, high=100),
+        "values": Option(
+            "hidden",
+            "hidden: a stone's value is shown only when it is banked (an eased study variant in "
+            "which memory decides) | shown: always (the benchmark's rule)",
+            choices=("hidden", "shown"),
+        ),
+        "end_when_banked": Option(True, "end a trial when no stone is left; the benchmark: False"),
+        "min_oracle": Option(15, "draw a trial again until the oracle under the step limit scores "
+                                 "this; 0: never (the benchmark)", low=0, high=45),
+        "edges": Option((12,), "graph sizes that streams use, in curriculum order", low=1,
+                        choices=(12, 10, 9, 8, 7)),
+        "pass_streams": Option(950, "streams of one pass of the curriculum (by tier, in the order "
+                                    "of env.edges)", low=1),
+        "heldout_fraction": Option(1 / 6, "share of the chemistries of each tier that only "
+                                          "evaluation sees", low=0.0, high=0.9),
+        "episodes_file": Option("", "JSONL of recorded episodes to use instead of generated ones"),
+        "split_file": Option("", "JSON with the `order` (train) and `eval` episodes of that file"),
+    },
+    "rollout": {
+        "streams_per_step": Option(4, "streams (groups) of one iteration; RIME: 8", low=1),
+        "group_size": Option(16, "G, sibling rollouts of a stream; RIME: 8. One sibling has no "
+                                 "group mean to be compared with", low=2),
+        "act_tokens": Option(8, "largest number of new tokens of one reply; RIME: 2560", low=1),
+        "write_tokens": Option(24, "largest number of new tokens of one memory; RIME: 2048", low=1),
+        "memory_tokens": Option(22, "budget of a memory; a longer one is malformed", low=1),
+        "context_tokens": Option(128, "tokens of one conversation, prompt and replies", low=16),
+        "max_format_errors": Option(3, "replies without an action, in a row, that end a task",
+                                    low=1),
+        "temperature": Option(1.0, "sampling temperature of training; log-probabilities are always "
+                                   "those at 1", low=0.0, high=10.0),
+        "writer_context": Option(
+            "continue",
+            "what the writer reads: continue (the actor's own conversation goes on, the cache is "
+            "kept) | fresh (a new prompt with memory, transcript and outcome)",
+            choices=("continue", "fresh"),
+        ),
+        "on_malformed": Option(
+            "replace",
+            "what the next task sees after a malformed memory: replace (what was written, cut at "
+            "the budget) | keep (the memory before)",
+            choices=("replace", "keep"),
+        ),
+        "env_timeout_s": Option(120.0, "seconds one environment call may take (environments that "
+                                       "are not inline)", low=0.001),
+        "retries": Option(2, "times a rollout is started again after an infrastructure failure "
+                             "(env_crash, env_timeout, sampler_error)", low=0, high=10),
+    },
+    "judge": {
+        "kind": Option("lexical", "lexical (embedded, deterministic) | none", choices=("lexical",
+                                                                                      "none")),
+        "timeout_s": Option(60.0, "seconds one verdict may take", low=0.001),
+    },
+    "reward": {
+        "writer": Option("improvement", "what pays the writer: improvement (w_t of the method) | "
+                                        "format (1 for a well-formed memory) | none (untrained)",
+                         choices=("improvement", "format", "none")),
+        "horizon": Option(3, "K, tasks in each window of the improvement", low=1),
+        "horizon_stays_in_segment": Option(False, "cut the improvement's windows at the end of a "
+                                                  "segment"),
+        "malformed": Option(
+            "group_min",
+            "what a malformed memory earns: zero (the post: pays it above its siblings after a "
+            "good task) | group_min (the smallest reward of its well-formed siblings)",
+            choices=("zero", "group_min"),
+        ),
+        "format_bonus": Option(0.0, "added to the writer's reward of a well-formed memory; the "
+                                    "reference run: 0.1", low=0.0, high=10.0),
+        "exploration": Option(0.3, "lambda, weight of the exploration advantage of ACT; 0: off",
+                              low=0.0, high=10.0),
+        "std_floor": Option(1e-3, "a group whose rewards have a smaller standard deviation gives "
+                                  "no gradient for that reward", low=0.0),
+        "eps": Option(1e-6, "added to the standard deviation", low=0.0),
+    },
+    "learner": {
+        "lr": Option(4e-4, "AdamW learning rate, constant after warm-up; RIME: 1e-6", low=0.0),
+        "warmup_updates": Option(12, "optimiser updates from a tenth of lr to lr", low=0),
+        "b1": Option(0.9, "AdamW", low=0.0, high=1.0),
+        "b2": Option(0.98, "AdamW", low=0.0, high=1.0),
+        "weight_decay": Option(0.0, "AdamW; RIME: 0.1", low=0.0),
+        "grad_clip": Option(1.0, "largest global norm of a gradient", low=0.0),
+        "minibatches": Option(2, "optimiser updates per iteration; RIME: 1 (on-policy)", low=1),
+        "clip_low": Option(0.2, "the ratio is clipped below at 1 - clip_low", low=0.0, high=1.0),
+        "clip_high": Option(0.28, "and above at 1 + clip_high (DAPO)", low=0.0),
+        "aggregation": Option("token", "mean over all trained tokens | sequence: mean over the "
+                                       "tokens of a sample, then over samples (RIME)",
+                              choices=("token", "sequence")),
+        "kl_coef": Option(0.0, "weight of the KL to the initial policy; RIME: 0.01", low=0.0),
+        "kl_estimator": Option("k3", "k1 | k2 | k3; the gradient of k1 is not that of the KL",
+                               choices=("k1", "k2", "k3")),
+        "old_logprobs": Option(
+            "sampler",
+            "denominator of the ratio: sampler (its own log-probabilities) | learner (computed "
+            "again before the update; the sampler's are then corrected for by importance weights)",
+            choices=("sampler", "learner"),
+        ),
+        "importance_cap": Option(2.0, "largest importance weight (old_logprobs = learner)",
+                                 low=1.0),
+        "log_ratio_clamp": Option(20.0, "log-ratios are clamped to this before exp", low=0.1),
+        "row_tokens": Option(256, "length of a packed row; at least rollout.context_tokens",
+                             low=16),
+        "microbatch_rows": Option(32, "packed rows of one forward and backward pass, over all "
+                                      "devices", low=1),
+        "mesh_data": Option(-1, "devices along the data axis; -1: the rest", low=-1),
+        "mesh_fsdp": Option(1, "devices along which parameters are sharded; -1: the rest", low=-1),
+        "mesh_tensor": Option(1, "devices along which heads and features are sharded; -1: the "
+                                 "rest", low=-1),
+    },
+    "sampler": {
+        "slots": Option(64, "sessions that are decoded together; a multiple of the local devices",
+                        low=1),
+        "decode_block": Option(24, "tokens per dispatch", low=1),
+        "prefill_chunks": Option((8, 32), "numbers of prompt tokens per dispatch (one compiled "
+                                          "program each), ascending", low=1),
+    },
+    "eval": {
+        "every": Option(0, "iterations between evaluations during training; 0: only at the end",
+                        low=0),
+        "streams": Option(64, "held-out streams", low=1),
+        "rollouts": Option(4, "rollouts of each", low=1),
+        "temperature": Option(1.0, "sampling temperature", low=0.0, high=10.0),
+        "bootstrap": Option(2000, "resamples (by stream) of the 95 % intervals", low=100),
+        "seed": Option(123, "of the evaluation's streams and sampling", low=0),
+    },
+    "track": {
+        "samples_every": Option(10, "iterations between dumps of trajectories and memories to "
+                                    "samples/; 0: never", low=0),
+        "text_every": Option(10, "iterations between texts in TensorBoard; 0: never", low=0),
+        "checkpoint_every": Option(20, "iterations between checkpoints", low=1),
+        "checkpoint_keep": Option(2, "newest checkpoints that are kept", low=1),
+    },
+    "warm_start": {
+        "steps": Option(2400, "supervised updates of the warm start", low=1),
+        "sequences": Option(64, "demonstrations of one update", low=1),
+        "lr": Option(4e-3, "AdamW peak learning rate, cosine to a twentieth", low=0.0),
+        "weight_decay": Option(0.01, "AdamW", low=0.0),
+        "clean_share": Option(0.58, "first share of the updates with clean demonstrations; the "
+                                    "rest has the writer's mixture", low=0.0, high=1.0),
+        "writer_keeps": Option(0.42, "share of noisy writers that keep and add", low=0.0, high=1.0),
+        "writer_last": Option(0.45, "share that describe the last task only; the rest drops facts "
+                                    "at random", low=0.0, high=1.0),
+        "explore_clean": Option(0.8, "chance that the clean actor tries an unknown potion",
+                                low=0.0, high=1.0),
+        "explore_noisy": Option(0.4, "the same in the second phase", low=0.0, high=1.0),
+        "given_memory_clean": Option(0.6, "share of tasks that start from a fresh true or partial "
+                                          "memory instead of the written one", low=0.0, high=1.0),
+        "given_memory_noisy": Option(0.4, "the same in the second phase", low=0.0, high=1.0),
+        "env_token_weight": Option(0.5, "loss weight of tokens that are not the policy's own",
+                                   low=0.0, high=1.0),
+        "hidden_size": Option(64, "width of the small policy", low=8),
+        "layers": Option(3, "layers of the small policy", low=1),
+        "intermediate_size": Option(192, "width of its SwiGLU", low=8),
+        "heads": Option(4, "query heads of 16 dimensions; half as many key/value heads", low=2),
+    },
+}
+
+
+def default() -> ml_collections.ConfigDict:
+    """The configuration of the main job, locked: an unknown field cannot be set."""
+    return _to_config(OPTIONS).lock()
+
+
+def _to_config(tree: Mapping[str, Any]) -> ml_collections.ConfigDict:
+    config = ml_collections.ConfigDict()
+    for name, node in tree.items():
+        config[name] = node.default if isinstance(node, Option) else _to_config(node)
+    return config
+
+
+def options(tree: Mapping[str, Any] = OPTIONS, prefix: str = "") -> Iterator[tuple[str, Option]]:
+    """Every option with its dotted name."""
+    for name, node in tree.items():
+        if isinstance(node, Option):
+            yield prefix + name, node
+        else:
+            yield from options(node, f"{prefix}{name}.")
+
+
+def get(config: ml_collections.ConfigDict, name: str) -> Any:
+    """The value of a dotted name."""
+    for part in name.split("."):
+        config = config[part]
+    return config
+
+
+def override(config: ml_collections.ConfigDict, assignments: Mapping[str, str]) -> None:
+    """Sets dotted names from strings (`--set learner.lr=1e-4`), with the option's own type.
+
+    Raises:
+      ConfigError: an unknown name, or a value that is not of the option's type.
+    """
+    known = dict(options())
+    for name, text in assignments.items():
+        if name not in known:
+            raise ConfigError(f"unknown option {name!r}.{_suggest(name, known)}")
+        *parents, last = name.split(".")
+        node = config
+        for part in parents:
+            node = node[part]
+        node[last] = _parse(name, text, known[name])
+
+
+def _parse(name: str, text: str, option: Option) -> Any:
+    if isinstance(option.default, str):
+        return text
+    if isinstance(option.default, tuple):
+        element = type(option.default[0])
+        parts = [p for p in text.strip("()[] ").split(",") if p.strip()]
+        try:
+            return tuple(element(p.strip()) for p in parts)
+        except ValueError:
+            raise ConfigError(f"{name} is a list of {element.__name__}; got {text!r}") from None
+    try:
+        value = json.loads(text.lower() if text in ("True", "False") else text)
+    except json.JSONDecodeError:
+        raise ConfigError(f"{name} is a {type(option.default).__name__}; got {text!r}") from None
+    return float(value) if isinstance(option.default, float) and _is_number(value) else value
+
+
+def load(path: str) -> ml_collections.ConfigDict:
+    """A resolved configuration (config.json of a run directory) as saved by `dump`.
+
+    Raises:
+      ConfigError: the file has an option that does not exist, or lacks one.
+    """
+    with open(path) as f:
+        saved = json.load(f)
+    config = default()
+    flat = dict(_flatten(saved))
+    known = dict(options())
+    for name in flat:
+        if name not in known:
+            raise ConfigError(f"{path}: unknown option {name!r}.{_suggest(name, known)}")
+    for name, option in known.items():
+        if name not in flat:
+            raise ConfigError(f"{path}: option {name!r} is missing; add it (default: "
+                              f"{option.default!r})")
+        *parents, last = name.split(".")
+        node = config
+        for part in parents:
+            node = node[part]
+        value = flat[name]
+        node[last] = tuple(value) if isinstance(value, list) else value
+    return config
+
+
+def dump(config: ml_collections.ConfigDict) -> str:
+    """JSON of the resolved configuration; `load` reads it back."""
+    return json.dumps(config.to_dict(), indent=2) + "\n"
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, node in tree.items():
+        if isinstance(node, Mapping):
+            yield from _flatten(node, f"{prefix}{name}.")
+        else:
+            yield prefix + name, node
+
+
+def validate(config: ml_collections.ConfigDict) -> None:
+    """Checks every field alone, then the fields against each other.
+
+    Raises:
+      ConfigError: names the field, what it allows and the remedy.
+    """
+    known = dict(options())
+    for name, _ in _flatten(config.to_dict()):
+        if name not in known:
+            raise ConfigError(f"unknown option {name!r}.{_suggest(name, known)}")
+    for name, option in known.items():
+        try:
+            value = get(config, name)
+        except (KeyError, TypeError):
+            raise ConfigError(f"option {name!r} is missing; start from config.default()") from None
+        _check_one(name, value, option)
+    _check_together(config)
+
+
+def _check_one(name: str, value: Any, option: Option) -> None:
+    expected = type(option.default)
+    ok = (_is_number(value) if expected is float
+          else isinstance(value, expected) and (expected is bool or not isinstance(value, bool)))
+    if not ok:
+        raise ConfigError(f"{name} must be a {expected.__name__}, not {value!r} "
+                          f"({type(value).__name__}): {option.doc}")
+    if isinstance(value, tuple):
+        _check_tuple(name, value, option)
+        return
+    if option.choices is not None and value not in option.choices:
+        raise ConfigError(f"{name} = {value!r} is none of {list(option.choices)}: {option.doc}")
+    # `not (a >= b)` also refuses nan.
+    if option.low is not None and not value >= option.low:
+        raise ConfigError(f"{name} = {value!r} is below {option.low}: {option.doc}")
+    if option.high is not None and not value <= option.high:
+        raise ConfigError(f"{name} = {value!r} is above {option.high}: {option.doc}")
+
+
+def _check_tuple(name: str, value: tuple, option: Option) -> None:
+    element = type(option.default[0])
+    for item in value:
+        if not isinstance(item, element) or isinstance(item, bool):
+            raise ConfigError(f"{name} holds {item!r}, which is not a {element.__name__}")
+        if option.choices is not None and item not in option.choices:
+            raise ConfigError(f"{name} holds {item!r}, none of {list(option.choices)}: "
+                              f"{option.doc}")
+    if option.low is not None and len(value) < option.low:
+        raise ConfigError(f"{name} needs at least {option.low} element(s): {option.doc}")
+
+
+def _check_together(c: ml_collections.ConfigDict) -> None:
+    def need(condition: bool, message: str) -> None:
+        if not condition:
+            raise ConfigError(message)
+
+    sets = {c.roles.act, c.roles.write}
+    for name in c.roles.train:
+        need(name in sets, f"roles.train holds {name!r}, but no role uses that set; the sets are "
+                           f"{sorted(sets)} (roles.act, roles.write)")
+    need(c.learner.row_tokens >= c.rollout.context_tokens,
+         f"learner.row_tokens = {c.learner.row_tokens} cannot hold a conversation of "
+         f"rollout.context_tokens = {c.rollout.context_tokens}; raise the first")
+    need(c.rollout.write_tokens > c.rollout.memory_tokens,
+         f"rollout.write_tokens = {c.rollout.write_tokens} leaves no room for a memory of "
+         f"rollout.memory_tokens = {c.rollout.memory_tokens} and its end-of-turn; raise the first")
+    need(tuple(sorted(set(c.sampler.prefill_chunks))) == tuple(c.sampler.prefill_chunks)
+         and c.sampler.prefill_chunks[0] >= 1,
+         "sampler.prefill_chunks must be positive and ascending")
+    need([c.learner.mesh_data, c.learner.mesh_fsdp, c.learner.mesh_tensor].count(-1) <= 1,
+         "at most one of learner.mesh_data, mesh_fsdp, mesh_tensor may be -1")
+    for name in ("mesh_data", "mesh_fsdp", "mesh_tensor"):
+        need(c.learner[name] != 0, f"learner.{name} = 0: use 1 for an axis that is not used")
+    need(bool(c.env.split_file) == bool(c.env.episodes_file),
+         "env.episodes_file and env.split_file go together; set both or neither")
+    if c.env.supply == "every_colour":
+        need(c.env.potions % 6 == 0, f"env.potions = {c.env.potions} is no multiple of 6, which "
+                                     "env.supply = every_colour needs")
+    need(c.warm_start.writer_keeps + c.warm_start.writer_last <= 1,
+         "warm_start.writer_keeps + warm_start.writer_last exceed 1")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _suggest(name: str, known: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(name, known, n=3)
+    return f" Did you mean {' or '.join(near)}?" if near else " See rime_jax/config.py for all."
