@@ -70,14 +70,14 @@ OPTIONS: dict[str, Any] = {
                                   "LLMs)", choices=("compact", "full")),
         "trials": Option(6, "T, tasks of a stream; RIME's Alchemy: 10", low=1, high=100),
         "stones": Option(2, "stones of a trial; the benchmark: 3", low=1, high=3),
-        "potions": Option(12, "potions of a trial; the benchmark: 12", low=0, high=12),
+        "potions": Option(12, "potions of a trial; the benchmark: 12", low=1, high=12),
         "supply": Option(
             "every_colour",
             "potions of a trial: random (the benchmark) | every_colour (potions / 6 of each)",
             choices=("random", "every_colour"),
         ),
         "max_steps": Option(6, "actions of a trial; the benchmark: 20", low=1, high=100),
-        "values": Option(
+        "value_display": Option(
             "hidden",
             "hidden: a stone's value is shown only when it is banked (an eased study variant in "
             "which memory decides) | shown: always (the benchmark's rule)",
@@ -91,7 +91,7 @@ OPTIONS: dict[str, Any] = {
         "pass_streams": Option(950, "streams of one pass of the curriculum (by tier, in the order "
                                     "of env.edges)", low=1),
         "heldout_fraction": Option(1 / 6, "share of the chemistries of each tier that only "
-                                          "evaluation sees", low=0.0, high=0.9),
+                                          "evaluation sees", low=0.001, high=0.9),
         "episodes_file": Option("", "JSONL of recorded episodes to use instead of generated ones"),
         "split_file": Option("", "JSON with the `order` (train) and `eval` episodes of that file"),
     },

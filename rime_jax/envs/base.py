@@ -32,6 +32,7 @@ class Outcome:
       performance: the same on a scale where 1 is the best possible; what improvement w_t and all
         reports use. None where the task has no such scale (an oracle of 0): left out of means.
       solved: the task counts as solved.
+      out_of_turns: the task ended because its turns were spent.
       message: what the writer is told about the result; may be empty.
       metrics: counters for the logs.
     """
@@ -39,6 +40,7 @@ class Outcome:
     reward: float
     performance: float | None
     solved: bool
+    out_of_turns: bool
     message: str
     metrics: Mapping[str, float]
 

@@ -1,0 +1,93 @@
+"""What a domain brings to the loop: environments, prompts, the grammar of its memory, streams."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import ml_collections
+import numpy as np
+
+from rime_jax import memory, prompts, streams
+from rime_jax.envs import base as env_base
+from rime_jax.envs.alchemy import env as alchemy_env
+from rime_jax.envs.alchemy import game, text_compact, text_full
+from rime_jax.envs.alchemy import streams as alchemy_streams
+
+Split = Literal["train", "heldout"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """One domain in one text form.
+
+    Attributes:
+      make_env: a fresh environment for one task.
+      prompts: the wording of both roles.
+      memory_format: the grammar of a memory.
+      make_stream: split → (i, rng) → stream i, for `streams.StreamSource`.
+    """
+
+    make_env: Callable[[], env_base.Environment]
+    prompts: prompts.Prompts
+    memory_format: memory.MemoryFormat
+    make_stream: Callable[[Split], Callable[[int, np.random.Generator], streams.Stream]]
+
+
+def make(config: ml_collections.ConfigDict) -> Domain:
+    """The domain that `config.env` describes."""
+    return _MAKERS[config.env.domain](config)
+
+
+def _alchemy(config: ml_collections.ConfigDict) -> Domain:
+    rules = alchemy_rules(config.env)
+    if config.env.form == "compact":
+        form, wording = text_compact.CompactForm(), prompts.CompactPrompts()
+        memory_format = memory.CompactMemory()
+    else:
+        form = text_full.FullForm()
+        wording = prompts.AlchemyPrompts(config.env.trials, config.rollout.memory_tokens)
+        headings = tuple(f"## {heading}" for heading in prompts.ALCHEMY_HEADINGS)
+        memory_format = memory.HeadedMemory(headings, 1, text_full.COLOURS)
+    return Domain(
+        make_env=lambda: alchemy_env.AlchemyEnvironment(rules, form),
+        prompts=wording,
+        memory_format=memory_format,
+        make_stream=lambda split: alchemy_stream_maker(config.env, split),
+    )
+
+
+def alchemy_rules(env: ml_collections.ConfigDict) -> game.Rules:
+    """The rules of a trial under `config.env`; both text forms offer to end it."""
+    return game.Rules(
+        stones=env.stones,
+        potions=env.potions,
+        max_steps=env.max_steps,
+        end_trial_action=True,
+        values=env.value_display,
+        supply=env.supply,
+        end_when_banked=env.end_when_banked,
+        min_oracle=env.min_oracle,
+    )
+
+
+def alchemy_stream_maker(
+    env: ml_collections.ConfigDict, split: Split
+) -> Callable[[int, np.random.Generator], streams.Stream]:
+    """Generated streams, or those of the episode file that `config.env` names."""
+    rules = alchemy_rules(env)
+    if env.episodes_file:
+        return alchemy_streams.streams_from_file(
+            split, episode_path=env.episodes_file, split_path=env.split_file,
+            trials=env.trials, rules=rules,
+        )
+    return alchemy_streams.make_streams(
+        split, edges=env.edges, trials=env.trials, rules=rules,
+        heldout_fraction=env.heldout_fraction, split_seed=_SPLIT_SEED,
+        curriculum_streams=env.pass_streams,
+    )
+
+
+# Part of the definition of the held-out set: the shipped warm start was trained on its complement.
+_SPLIT_SEED = 0
+
+_MAKERS: dict[str, Callable[[ml_collections.ConfigDict], Domain]] = {"alchemy": _alchemy}

@@ -1,0 +1,57 @@
+"""Reads the configuration of an experiment for the programs' `--config` and `--set`."""
+
+import argparse
+import importlib.util
+import pathlib
+from collections.abc import Sequence
+
+import ml_collections
+
+from rime_jax import config as config_lib
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds `--config` and `--set`."""
+    parser.add_argument(
+        "--config", required=True,
+        help="an experiment file (experiments/<domain>/<name>.py) or a run's config.json",
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="OPTION=VALUE",
+        help="changes one option, e.g. --set learner.lr=1e-4; may be repeated",
+    )
+
+
+def read(path: str, assignments: Sequence[str] = ()) -> ml_collections.ConfigDict:
+    """The validated configuration of an experiment file or of a saved config.json.
+
+    Args:
+      path: a Python file with `get_config()`, or a JSON file that `config.dump` wrote.
+      assignments: `OPTION=VALUE` strings.
+
+    Raises:
+      ConfigError: the file cannot be used, or an option is wrong.
+    """
+    config = config_lib.load(path) if path.endswith(".json") else _run(pathlib.Path(path))
+    pairs = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals:
+            raise config_lib.ConfigError(f"--set {assignment}: write OPTION=VALUE")
+        pairs[name] = value
+    config_lib.override(config, pairs)
+    config_lib.validate(config)
+    return config
+
+
+def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
+    if not path.is_file():
+        raise config_lib.ConfigError(f"--config {path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"rime_experiment_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        return module.get_config()
+    except (AttributeError, KeyError, TypeError) as error:
+        # ConfigDict reports an unknown or wrongly typed field with these.
+        raise config_lib.ConfigError(f"{path}: {error}") from error

@@ -1,0 +1,194 @@
+"""From rewards to advantages: who is paid for what, compared with whom (spec sections 2 and 3).
+
+Shapes: S streams (groups), G siblings of a stream, T positions of a stream. nan: no value.
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Rewards:
+    """Everything credit is computed from.
+
+    Attributes:
+      reward: [S, G, T], r_t.
+      performance: [S, G, T], r_t on a scale of 1; nan where the task has none.
+      exploration: [S, G, T], e_t; nan where the judge failed.
+      well_formed: bool [S, G, T], of the memory written after t.
+      present: bool [S, G, T]; False where an infrastructure failure took the task away. The other
+        arrays may hold anything there.
+      segments: int [S, T], segment of each task.
+    """
+
+    reward: np.ndarray
+    performance: np.ndarray
+    exploration: np.ndarray
+    well_formed: np.ndarray
+    present: np.ndarray
+    segments: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Credit:
+    """What each sample earns. All arrays are float64 [S, G, T].
+
+    Attributes:
+      act_advantage: A_ACT = z(r) + lambda z(e).
+      act_weight: 1; 0 where the ACT sample leaves the loss and its denominator.
+      write_advantage: A_WRITE = z(w).
+      write_weight: the same for the WRITE sample.
+      improvement: the difference of window means before well-formedness counts; nan: no value.
+      writer_reward: w_t as configured; nan: no value.
+      zero_variance: fraction of the groups with at least two values whose standard deviation is
+        below the floor, for `reward`, `exploration` and `writer`; a term without any is left out.
+    """
+
+    act_advantage: np.ndarray
+    act_weight: np.ndarray
+    write_advantage: np.ndarray
+    write_weight: np.ndarray
+    improvement: np.ndarray
+    writer_reward: np.ndarray
+    zero_variance: dict[str, float]
+
+
+def credit(rewards: Rewards, config: Any) -> Credit:
+    """Advantages of both roles (spec section 3); `config` is the `reward` part of a config."""
+    present = rewards.present
+    difference = improvement(
+        rewards.performance,
+        present,
+        config.horizon,
+        rewards.segments if config.horizon_stays_in_segment else None,
+    )
+    written = writer_reward(difference, rewards.well_formed, present, config)
+    terms = {
+        "reward": np.where(present, rewards.reward, np.nan),
+        "exploration": np.where(present, rewards.exploration, np.nan),
+        "writer": written,
+    }
+    scores = {name: z(x, config.std_floor, config.eps) for name, x in terms.items()}
+    counts = {name: _has_value(x) & scores[name][1] for name, x in terms.items()}
+    act_weight = counts["reward"]
+    if config.exploration > 0:
+        act_weight = act_weight | counts["exploration"]
+    return Credit(
+        act_advantage=scores["reward"][0] + config.exploration * scores["exploration"][0],
+        act_weight=act_weight.astype(np.float64),
+        write_advantage=scores["writer"][0],
+        write_weight=counts["writer"].astype(np.float64),
+        improvement=difference,
+        writer_reward=written,
+        zero_variance=_zero_variance(terms, scores),
+    )
+
+
+def improvement(
+    performance: np.ndarray,
+    present: np.ndarray,
+    horizon: int,
+    segments: np.ndarray | None = None,
+) -> np.ndarray:
+    """Mean performance over t+1..min(t+K, T) minus that over max(1, t-K+1)..t (spec section 2).
+
+    Args:
+      performance: [S, G, T]; nan values leave the means.
+      present: bool [S, G, T].
+      horizon: K.
+      segments: int [S, T]; both windows then stay in the segment of t.
+
+    Returns:
+      float64 [S, G, T]; nan where a window holds no value (so at the last position) or a task that
+      is not present.
+    """
+    streams, _, positions = performance.shape
+    t, j = np.arange(positions)[:, None], np.arange(positions)[None, :]
+    near = np.ones((streams, positions, positions), bool)
+    if segments is not None:
+        near = segments[:, :, None] == segments[:, None, :]
+    after = near & ((j > t) & (j <= t + horizon))[None]
+    before = near & ((j <= t) & (j > t - horizon))[None]
+    return _window_mean(performance, present, after) - _window_mean(performance, present, before)
+
+
+def writer_reward(
+    difference: np.ndarray, well_formed: np.ndarray, present: np.ndarray, config: Any
+) -> np.ndarray:
+    """w_t, float64 [S, G, T]; nan where the writer has no reward (always at the last position).
+
+    `improvement`: a well-formed memory earns the difference and the format bonus, a malformed one
+    what `malformed` says: 0, or the smallest reward of its well-formed siblings at the position (0
+    where there is none). `format`: 1 and the bonus against 0. `none`: nan throughout.
+
+    Args:
+      difference: [S, G, T], from `improvement`.
+      well_formed: bool [S, G, T].
+      present: bool [S, G, T].
+      config: the `reward` part of a config.
+    """
+    if config.writer == "none":
+        return np.full(difference.shape, np.nan)
+    if config.writer == "format":
+        paid = np.where(well_formed, 1.0 + config.format_bonus, 0.0)
+        has_reward = present.copy()
+        has_reward[:, :, -1] = False
+    else:
+        good = difference + config.format_bonus
+        malformed = np.zeros_like(good)
+        if config.malformed == "group_min":
+            comparable = well_formed & _has_value(good)
+            smallest = np.where(comparable, good, np.inf).min(1, keepdims=True)
+            malformed += np.where(np.isfinite(smallest), smallest, 0.0)
+        paid = np.where(well_formed, good, malformed)
+        has_reward = _has_value(difference)
+    return np.where(has_reward, paid, np.nan)
+
+
+def z(x: np.ndarray, std_floor: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
+    """(x - mean) / (std + eps) among the siblings that have a value (spec section 3).
+
+    Args:
+      x: [S, G, T]; nan values are neither counted nor scored.
+      std_floor: smallest population standard deviation that means anything.
+      eps: added to the standard deviation.
+
+    Returns:
+      z, float64 [S, G, T], 0 where there is no value or the group is not informative; and
+      informative, bool [S, 1, T]: two values or more, and a deviation not below the floor.
+    """
+    valid = _has_value(x)
+    count = valid.sum(1, keepdims=True)
+    n = np.maximum(count, 1)
+    mean = np.where(valid, x, 0.0).sum(1, keepdims=True) / n
+    deviation = np.where(valid, x - mean, 0.0)
+    std = np.sqrt((deviation**2).sum(1, keepdims=True) / n)
+    informative = (count >= 2) & (std >= std_floor) & (std > 0)
+    scale = np.where(informative, std + eps, 1.0)
+    return np.where(informative, deviation / scale, 0.0), informative
+
+
+def _window_mean(x: np.ndarray, present: np.ndarray, window: np.ndarray) -> np.ndarray:
+    """Mean of x [S, G, T] over window [S, T, T']; nan where it is empty or holds an absent task."""
+    valid = _has_value(x) & present
+    total = np.einsum("sgj,stj->sgt", np.where(valid, x, 0.0), window.astype(np.float64))
+    count = np.einsum("sgj,stj->sgt", valid.astype(np.int64), window.astype(np.int64))
+    absent = np.einsum("sgj,stj->sgt", (~present).astype(np.int64), window.astype(np.int64))
+    return np.where((count > 0) & (absent == 0), total / np.maximum(count, 1), np.nan)
+
+
+def _zero_variance(
+    terms: dict[str, np.ndarray], scores: dict[str, tuple[np.ndarray, np.ndarray]]
+) -> dict[str, float]:
+    fractions = {}
+    for name, x in terms.items():
+        comparable = _has_value(x).sum(1, keepdims=True) >= 2
+        if comparable.any():
+            fractions[name] = float(1 - scores[name][1][comparable].mean())
+    return fractions
+
+
+def _has_value(x: np.ndarray) -> np.ndarray:
+    return ~np.isnan(x)

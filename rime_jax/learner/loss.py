@@ -1,0 +1,190 @@
+"""The loss of one micro-batch as sums and denominators (spec section 4).
+
+Everything here is a pure function of arrays [R, L] in which entry t speaks of predicting token t.
+Sums and denominators are added over micro-batches and devices before anything is divided, so that
+packing, micro-batching and sharding never change a result.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from rime_jax.learner import batch as batch_lib
+
+
+class Terms(NamedTuple):
+    """What micro-batches add up.
+
+    Attributes:
+      pairs: name → (sum, denominator), both scalars; the metric is their quotient.
+      maxima: name → scalar; combined with max. All are at least 0.
+    """
+
+    pairs: dict[str, tuple[jax.Array, jax.Array]]
+    maxima: dict[str, jax.Array]
+
+
+def objective(
+    logprobs: jax.Array,
+    entropy: jax.Array,
+    micro: batch_lib.Batch,
+    old: jax.Array | None,
+    reference: jax.Array | None,
+    config: Any,
+) -> tuple[jax.Array, Terms]:
+    """The loss sum to differentiate, and the terms to log; `loss` among them has the denominator.
+
+    Args:
+      logprobs: [R, L], of the parameters being trained.
+      entropy: [R, L], of the same distributions; not differentiated.
+      micro: a batch of arrays [R, L].
+      old: [R, L], log-probabilities of the learner before the first update of the iteration; None:
+        the sampler's are the denominator of the ratio.
+      reference: [R, L], log-probabilities of the initial policy; None: no KL.
+      config: the `learner` part of a config.
+    """
+    loss = policy_loss(logprobs, micro.behaviour if old is None else old, micro.advantages, config)
+    if old is not None:
+        loss = loss * importance_weights(old, micro.behaviour, config)
+    if reference is not None:
+        loss += config.kl_coef * kl(logprobs, reference, config.kl_estimator,
+                                    config.log_ratio_clamp)
+    loss_sum = masked_sum(loss, micro.weights)
+    terms = _terms(jax.lax.stop_gradient(logprobs), entropy, micro, old, reference, config)
+    terms.pairs["loss"] = (loss_sum, micro.weights.sum())
+    return loss_sum, terms
+
+
+def policy_loss(
+    logprobs: jax.Array, old: jax.Array, advantages: jax.Array, config: Any
+) -> jax.Array:
+    """-min(ratio A, clip(ratio, 1 - low, 1 + high) A) of each token (PPO; DAPO's two bounds)."""
+    ratio = _ratio(logprobs, old, config.log_ratio_clamp)
+    clipped = jnp.clip(ratio, 1 - config.clip_low, 1 + config.clip_high)
+    return -jnp.minimum(ratio * advantages, clipped * advantages)
+
+
+def importance_weights(old: jax.Array, behaviour: jax.Array, config: Any) -> jax.Array:
+    """min(exp(old - behaviour), cap), constants that correct for a sampler unlike the learner."""
+    ratio = _ratio(old, behaviour, config.log_ratio_clamp)
+    return jax.lax.stop_gradient(jnp.minimum(ratio, config.importance_cap))
+
+
+def kl(logprobs: jax.Array, reference: jax.Array, estimator: str, clamp: float) -> jax.Array:
+    """An estimate of KL(policy || reference) from each sampled token (Schulman 2020).
+
+    With d = log policy - log reference, for tokens sampled from the policy:
+      k1 = d: unbiased, but its gradient is zero in expectation (pure noise as a loss).
+      k2 = d^2 / 2: biased, but its gradient is that of KL(policy || reference).
+      k3 = exp(-d) - 1 + d: unbiased and never negative; its gradient is that of
+        KL(reference || policy), which agrees with the other to second order near the reference.
+    `clamp` bounds d before exp.
+    """
+    d = logprobs - reference
+    if estimator == "k1":
+        return d
+    if estimator == "k2":
+        return d**2 / 2
+    d = jnp.clip(d, -clamp, clamp)
+    return jnp.exp(-d) - 1 + d
+
+
+def token_logprobs(
+    logits: Callable[[jax.Array], jax.Array], hidden: jax.Array, tokens: jax.Array, chunk: int
+) -> tuple[jax.Array, jax.Array]:
+    """Log-probability of each token given those before it, and the entropy it was drawn with.
+
+    Args:
+      logits: float32 [..., V] from hidden states [..., D].
+      hidden: [R, L, D].
+      tokens: int32 [R, L].
+      chunk: columns whose logits exist at one time (and are computed again by the backward pass);
+        divides L. L: all at once.
+
+    Returns:
+      Two float32 [R, L]; column 0 is 0, and what crosses from one segment into the next means
+      nothing.
+    """
+    rows, length, _ = hidden.shape
+    targets = jnp.roll(tokens, -1, axis=1)
+    if chunk == length:
+        found = _head(logits, hidden, targets)
+    else:
+        def split(x: jax.Array) -> jax.Array:
+            return jnp.moveaxis(x.reshape(rows, length // chunk, chunk, *x.shape[2:]), 1, 0)
+
+        head = jax.checkpoint(lambda pair: _head(logits, *pair))
+        found = tuple(
+            jnp.moveaxis(x, 0, 1).reshape(rows, length)
+            for x in jax.lax.map(head, (split(hidden), split(targets)))
+        )
+    return tuple(jnp.pad(x[:, :-1], ((0, 0), (1, 0))) for x in found)
+
+
+def head_chunk(rows: int, length: int, vocab_size: int, entries: int = 1 << 26) -> int:
+    """The most columns, a divisor of `length`, whose logits [rows, columns, V] fit `entries`.
+
+    `rows` counts those of one device; 2^26 float32 entries are 256 MiB.
+    """
+    fitting = max(1, min(length, entries // (rows * vocab_size)))
+    return next(c for c in range(fitting, 0, -1) if length % c == 0)
+
+
+def masked_sum(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """Sum of weights * x over the entries with a weight, whatever the others hold."""
+    return jnp.sum(jnp.where(weights > 0, x, 0.0) * weights)
+
+
+def masked_max(x: jax.Array, weights: jax.Array) -> jax.Array:
+    """Largest x among the entries with a weight; 0 where there is none or all are negative."""
+    return jnp.max(jnp.where(weights > 0, x, 0.0), initial=0.0)
+
+
+def _head(
+    logits: Callable[[jax.Array], jax.Array], hidden: jax.Array, targets: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    log_p = jax.nn.log_softmax(logits(hidden))
+    # A gather's gradient is a scatter, slow on every backend and unfit for a sharded vocabulary.
+    picked = jnp.sum(log_p * jax.nn.one_hot(targets, log_p.shape[-1], dtype=log_p.dtype), -1)
+    constant = jax.lax.stop_gradient(log_p)
+    return picked, -jnp.sum(jnp.exp(constant) * constant, -1)
+
+
+def _ratio(logprobs: jax.Array, old: jax.Array, clamp: float) -> jax.Array:
+    return jnp.exp(jnp.clip(logprobs - old, -clamp, clamp))
+
+
+def _terms(
+    logprobs: jax.Array,
+    entropy: jax.Array,
+    micro: batch_lib.Batch,
+    old: jax.Array | None,
+    reference: jax.Array | None,
+    config: Any,
+) -> Terms:
+    """Means over trained tokens, of both roles together and of each."""
+    before = micro.behaviour if old is None else old
+    ratio = _ratio(logprobs, before, config.log_ratio_clamp)
+    gap = jnp.abs((logprobs if old is None else old) - micro.behaviour)
+    low, high = 1 - config.clip_low, 1 + config.clip_high
+    values = {
+        "entropy": entropy,
+        "clip_low": ((ratio < low) & (micro.advantages < 0)).astype(jnp.float32),
+        "clip_high": ((ratio > high) & (micro.advantages > 0)).astype(jnp.float32),
+        "approx_kl": kl(before, logprobs, "k3", config.log_ratio_clamp),
+        "logprob_gap": gap,
+    }
+    if reference is not None:
+        values["kl_init"] = kl(logprobs, reference, "k3", config.log_ratio_clamp)
+    if old is not None:
+        values["importance_weight"] = importance_weights(old, micro.behaviour, config)
+    trained = (micro.weights > 0).astype(jnp.float32)
+    pairs = {name: (masked_sum(x, trained), trained.sum()) for name, x in values.items()}
+    for role, code in batch_lib.ROLES.items():
+        own = trained * (micro.roles == code)
+        for name in ("entropy", "approx_kl"):
+            pairs[f"{name}_{role}"] = (masked_sum(values[name], own), own.sum())
+    return Terms(pairs, {"ratio_max": masked_max(ratio, trained),
+                         "logprob_gap_max": masked_max(gap, trained)})

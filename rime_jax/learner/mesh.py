@@ -1,0 +1,92 @@
+"""Which device holds what: the mesh, and one table from logical to mesh axes."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+AXES = ("data", "fsdp", "tensor")
+
+# Logical axis of a parameter → mesh axis that divides it (None: every device has all of it).
+RULES = {
+    "layers": None,
+    "vocab": "tensor",
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "head_dim": None,
+    "mlp": "tensor",
+}
+
+ROWS = ("data", "fsdp")
+
+
+def make_mesh(config: Any, devices: Sequence[Any]) -> Mesh:
+    """The mesh (data, fsdp, tensor) over `devices`; `config` is the `learner` part of a config.
+
+    Raises:
+      ValueError: the sizes do not multiply to the number of devices.
+    """
+    sizes = [config[f"mesh_{axis}"] for axis in AXES]
+    given = math.prod(s for s in sizes if s != -1)
+    if -1 in sizes and len(devices) % given == 0:
+        sizes[sizes.index(-1)] = len(devices) // given
+    if math.prod(sizes) != len(devices):
+        asked = ", ".join(f"learner.mesh_{a} = {config[f'mesh_{a}']}" for a in AXES)
+        raise ValueError(
+            f"{asked} do not fit {len(devices)} devices; their product must be that number (set one"
+            " to -1 for the rest)"
+        )
+    # make_mesh's default are explicit axes, under which plain products of sharded arrays raise.
+    types = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh(tuple(sizes), AXES, axis_types=types, devices=devices)
+
+
+def shardings(mesh: Mesh, logical_axes: Any, shapes: Any) -> Any:
+    """A tree of NamedSharding for a tree of parameters.
+
+    An axis that its mesh axis does not divide evenly is replicated, as is the second axis of a
+    parameter that would use the same mesh axis twice.
+
+    Args:
+      mesh: from `make_mesh`.
+      logical_axes: tree of tuples of names of `RULES`, or None for an axis that is never divided.
+      shapes: the same tree of arrays or `jax.ShapeDtypeStruct`s.
+
+    Raises:
+      ValueError: a name that `RULES` lacks, or a tuple whose length is not the rank.
+    """
+    return jax.tree.map(lambda x, axes: NamedSharding(mesh, _spec(mesh, axes, x.shape)),
+                        shapes, logical_axes)
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Of batch arrays [M, R, L]: rows are divided over data and fsdp."""
+    return NamedSharding(mesh, PartitionSpec(None, ROWS, None))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """Of scalars."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Parts into which the rows of a micro-batch are divided."""
+    return math.prod(mesh.shape[axis] for axis in ROWS)
+
+
+def _spec(mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> PartitionSpec:
+    if len(axes) != len(shape):
+        raise ValueError(f"logical axes {axes} name {len(axes)} axes of a parameter of shape "
+                         f"{shape}; policy.logical_axes() must name each")
+    spec: list[str | None] = []
+    for name, size in zip(axes, shape):
+        if name is not None and name not in RULES:
+            raise ValueError(f"logical axis {name!r} has no rule; add it to RULES of"
+                             f" rime_jax/learner/mesh.py (known: {sorted(RULES)})")
+        axis = None if name is None else RULES[name]
+        fits = axis is not None and axis not in spec and size % mesh.shape[axis] == 0
+        spec.append(axis if fits else None)
+    return PartitionSpec(*spec)

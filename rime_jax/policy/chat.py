@@ -1,0 +1,121 @@
+"""Chat turns as token ids, by the provenance contract: nothing is decoded and encoded again.
+
+A conversation opens with the template rendered once. After that it only grows: sampled ids stay
+as they were sampled, and a message from the environment is appended as ids between the template's
+own turn markers, which are found by rendering the template around placeholders. Texts are encoded
+apart from the markers and cannot produce special tokens, so a memory or an observation that
+contains `<|im_end|>` stays text.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+Message = dict[str, str]
+
+# Unlikely in any template, and left alone by templates that strip their contents.
+_PLACEHOLDER = "rime{}placeholder"
+
+
+class TemplateError(ValueError):
+    """A chat template that cannot be used for growing conversations."""
+
+
+class ChatTokens:
+    """The turn markers of one tokenizer.
+
+    Attributes:
+      end_of_turn: the id that ends a reply.
+      stop_ids: ids at which generation stops (end of turn, end of text).
+    """
+
+    def __init__(self, tokenizer: Any):
+        """`tokenizer`: a transformers tokenizer with a chat template.
+
+        Raises:
+          TemplateError: no template, or one whose turns are not prefix-stable.
+        """
+        if not tokenizer.chat_template:
+            raise TemplateError(
+                "the tokenizer has no chat template; add chat_template.jinja to the model directory"
+            )
+        self._tokenizer = tokenizer
+        # Small policies say the same few things over and over: caches save most of the time that
+        # a rollout spends on text.
+        self._encode = functools.lru_cache(maxsize=1 << 14)(self._encode)
+        self._decode = functools.lru_cache(maxsize=1 << 14)(self._decode)
+        self._opening_markers = functools.lru_cache(maxsize=64)(self._opening_markers)
+        self._special = frozenset(tokenizer.all_special_ids)
+        user, reply, follow_up = (_PLACEHOLDER.format(i) for i in range(3))
+        opening = self._render([{"role": "user", "content": user}])
+        longer = self._render([
+            {"role": "user", "content": user},
+            {"role": "assistant", "content": reply},
+            {"role": "user", "content": follow_up},
+        ])
+        between, _, tail = longer.partition(reply)[2].partition(follow_up)
+        if user not in opening or not longer.startswith(opening.partition(user)[0]) or not tail:
+            raise TemplateError(
+                "the chat template does not render turns one after another; a conversation cannot "
+                "grow under it"
+            )
+        self._before = self._markers(between)
+        self._after = self._markers(tail)
+        if not self._before:
+            raise TemplateError("the chat template does not mark the end of a reply")
+        self.end_of_turn: int = self._before[0]
+        stops = {self.end_of_turn, tokenizer.eos_token_id} - {None}
+        self.stop_ids: tuple[int, ...] = tuple(sorted(stops))
+
+    def opening(self, messages: Sequence[Message]) -> list[int]:
+        """Ids of the first messages and the start of the assistant's turn."""
+        *markers, last = self._opening_markers(tuple(m["role"] for m in messages))
+        ids: list[int] = []
+        for marker, message in zip(markers, messages, strict=True):
+            ids += marker + self.text(message["content"])
+        return ids + last
+
+    def turn(self, text: str, replied: int | None) -> list[int]:
+        """Ids to append after a reply: its end (unless sampled), the message, the next turn's start.
+
+        Args:
+          text: the message of the environment.
+          replied: the last sampled id; None if the reply was empty.
+        """
+        closed = replied == self.end_of_turn
+        return self._before[closed:] + self.text(text) + self._after
+
+    def text(self, text: str) -> list[int]:
+        """Ids of a text; special tokens that it spells out stay ordinary text or are left out."""
+        return list(self._encode(text))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of sampled ids, end-of-turn and other special tokens left out."""
+        return self._decode(tuple(ids))
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        ids = self._tokenizer(text, add_special_tokens=False, split_special_tokens=True).input_ids
+        return tuple(i for i in ids if i not in self._special)
+
+    def _decode(self, ids: tuple[int, ...]) -> str:
+        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def _opening_markers(self, roles: tuple[str, ...]) -> list[list[int]]:
+        """Ids before each message's text, and those after the last."""
+        names = [_PLACEHOLDER.format(i) for i in range(len(roles))]
+        rest = self._render([{"role": r, "content": n} for r, n in zip(roles, names, strict=True)])
+        markers = []
+        for name, role in zip(names, roles, strict=True):
+            marker, found, rest = rest.partition(name)
+            if not found:
+                raise TemplateError(f"the chat template drops a {role} message")
+            markers.append(self._markers(marker))
+        return [*markers, self._markers(rest)]
+
+    def _render(self, messages: list[Message]) -> str:
+        return self._tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+
+    def _markers(self, text: str) -> list[int]:
+        return self._tokenizer(text, add_special_tokens=False).input_ids

@@ -1,0 +1,268 @@
+"""Qwen3 (dense) as pure functions of (params, tokens), layers scanned.
+
+Source of the architecture: Qwen3's published configuration and the checks in transformers'
+`Qwen3ForCausalLM` (tests compare with it where torch is there). Pre-norm blocks
+`h += attention(norm(h)); h += swiglu(norm(h))`; grouped-query attention with RMS-normalised queries
+and keys and rotary positions in the half-split form; no biases; tied or own output head.
+
+Dimensions: B sequences, T tokens, S cached tokens, D model, H query heads, K key/value heads,
+G = H // K, N head dimension, F feed-forward, V vocabulary, L layers.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Params = dict[str, Any]
+
+# Up to this vocabulary an embedding lookup is a product with one-hot rows: its gradient is then a
+# matrix product too, and not a scatter, which CPUs do one row at a time.
+_ONE_HOT_VOCABULARY = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3Config:
+    """Sizes, under the names of Hugging Face's config.json."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 1e6
+    tie_word_embeddings: bool = True
+    initializer_range: float = 0.02
+
+    def __post_init__(self):
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"num_attention_heads = {self.num_attention_heads} is no multiple of "
+                f"num_key_value_heads = {self.num_key_value_heads}"
+            )
+        if self.head_dim % 2:
+            raise ValueError(f"head_dim = {self.head_dim} is odd; rotary positions need pairs")
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3:
+    """The policy protocol (policy/base.py) for one configuration.
+
+    Attributes:
+      config: the sizes.
+      dtype: of activations; norms, softmax and logits stay in float32.
+      remat: `none`, or `layer`: the backward pass keeps the input of each layer only.
+    """
+
+    config: Qwen3Config
+    dtype: Any = jnp.float32
+    remat: str = "none"
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    def init(self, key: jax.Array) -> Params:
+        """Normal weights; the residual outputs are scaled by 1 / sqrt(2 L) (GPT-2)."""
+        c = self.config
+        shapes = _shapes(c)
+        keys = iter(jax.random.split(key, 16))
+
+        def normal(name: str, scale: float) -> jax.Array:
+            return jax.random.normal(next(keys), shapes[name]) * scale
+
+        residual = (2 * c.num_hidden_layers) ** -0.5
+        q_features = c.num_attention_heads * c.head_dim
+        params = {
+            "embed": normal("embed", c.initializer_range),
+            "final_norm": jnp.ones(shapes["final_norm"]),
+            "layers": {
+                **{n: jnp.ones(shapes[n]) for n in ("attn_norm", "mlp_norm", "q_norm", "k_norm")},
+                **{n: normal(n, c.hidden_size**-0.5) for n in ("q", "k", "v", "gate", "up")},
+                "o": normal("o", q_features**-0.5 * residual),
+                "down": normal("down", c.intermediate_size**-0.5 * residual),
+            },
+        }
+        if not c.tie_word_embeddings:
+            params["head"] = normal("head", c.hidden_size**-0.5)
+        return params
+
+    def shapes(self) -> Any:
+        """A tree like the parameters of `jax.ShapeDtypeStruct`."""
+        return jax.eval_shape(self.init, jax.random.key(0))
+
+    def logical_axes(self) -> Any:
+        layers = {
+            "attn_norm": ("layers", "embed"),
+            "mlp_norm": ("layers", "embed"),
+            "q_norm": ("layers", "head_dim"),
+            "k_norm": ("layers", "head_dim"),
+            "q": ("layers", "embed", "heads"),
+            "k": ("layers", "embed", "kv_heads"),
+            "v": ("layers", "embed", "kv_heads"),
+            "o": ("layers", "heads", "embed"),
+            "gate": ("layers", "embed", "mlp"),
+            "up": ("layers", "embed", "mlp"),
+            "down": ("layers", "mlp", "embed"),
+        }
+        axes = {"embed": ("vocab", "embed"), "final_norm": ("embed",), "layers": layers}
+        if not self.config.tie_word_embeddings:
+            axes["head"] = ("vocab", "embed")
+        return axes
+
+    def forward(
+        self, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
+    ) -> jax.Array:
+        """See policy/base.py. tokens, positions, segments [B, T] → [B, T, D]."""
+        c = self.config
+        T = tokens.shape[1]
+        causal_TxT = jnp.tril(jnp.ones((T, T), bool))
+        mask_BxTxT = (segments[:, :, None] == segments[:, None, :]) & causal_TxT[None]
+        sin_cos = _rotary(positions, c)
+
+        def layer(x_BxTxD: jax.Array, p: Params) -> tuple[jax.Array, None]:
+            q, k, v = self._qkv(p, _rms_norm(x_BxTxD, p["attn_norm"], c.rms_norm_eps), sin_cos)
+            mixed = _attention(q, k, v, mask_BxTxT)
+            return self._residuals(p, x_BxTxD, mixed), None
+
+        if self.remat == "layer":
+            layer = jax.checkpoint(layer, prevent_cse=False)
+        x, _ = jax.lax.scan(layer, self._embed(params, tokens), params["layers"])
+        return _rms_norm(x, params["final_norm"], c.rms_norm_eps)
+
+    def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
+        head = params["embed"] if self.config.tie_word_embeddings else params["head"]
+        return jnp.matmul(
+            hidden, head.astype(hidden.dtype).T, preferred_element_type=jnp.float32
+        )
+
+    def init_cache(self, slots: int, tokens: int) -> Any:
+        """Per layer the keys (normed, rotated) and values, each [slots, K, tokens, N]."""
+        c = self.config
+        shape = (slots, c.num_key_value_heads, tokens, c.head_dim)
+        return tuple(
+            (jnp.zeros(shape, self.dtype), jnp.zeros(shape, self.dtype))
+            for _ in range(c.num_hidden_layers)
+        )
+
+    def extend(
+        self,
+        params: Params,
+        cache: Any,
+        tokens: jax.Array,
+        start: jax.Array,
+        count: jax.Array,
+    ) -> tuple[jax.Array, Any]:
+        """See policy/base.py. The layers are unrolled: a scanned cache would be copied per step."""
+        c = self.config
+        C = tokens.shape[1]
+        S = cache[0][0].shape[2]
+        positions_BxC = start[:, None] + jnp.arange(C)[None]
+        real_BxC = jnp.arange(C)[None] < count[:, None]
+        # Indices from S on are out of bounds: those writes are dropped.
+        targets_BxC = jnp.where(real_BxC, positions_BxC, S + jnp.arange(C)[None])
+        mask_BxCxS = jnp.arange(S)[None, None] <= positions_BxC[:, :, None]
+        sin_cos = _rotary(positions_BxC, c)
+        x = self._embed(params, tokens)
+        new_cache = []
+        for i, (k_cache, v_cache) in enumerate(cache):
+            p = jax.tree.map(lambda a, i=i: a[i], params["layers"])
+            q, k, v = self._qkv(p, _rms_norm(x, p["attn_norm"], c.rms_norm_eps), sin_cos)
+            k_cache = _write(k_cache, k, targets_BxC)
+            v_cache = _write(v_cache, v, targets_BxC)
+            x = self._residuals(p, x, _attention(q, k_cache, v_cache, mask_BxCxS))
+            new_cache.append((k_cache, v_cache))
+        return _rms_norm(x, params["final_norm"], c.rms_norm_eps), tuple(new_cache)
+
+    def _embed(self, params: Params, tokens: jax.Array) -> jax.Array:
+        embed = params["embed"].astype(self.dtype)
+        if self.config.vocab_size <= _ONE_HOT_VOCABULARY:
+            return jax.nn.one_hot(tokens, self.config.vocab_size, dtype=self.dtype) @ embed
+        return embed[tokens]
+
+    def _qkv(self, p: Params, x_BxTxD: jax.Array, sin_cos) -> tuple[jax.Array, ...]:
+        """Queries [B, H, T, N], keys and values [B, K, T, N]; normed and rotated."""
+        c = self.config
+        B, T, _ = x_BxTxD.shape
+
+        def heads(name: str, n: int) -> jax.Array:
+            return (x_BxTxD @ p[name].astype(self.dtype)).reshape(B, T, n, c.head_dim)
+
+        q = _rms_norm(heads("q", c.num_attention_heads), p["q_norm"], c.rms_norm_eps)
+        k = _rms_norm(heads("k", c.num_key_value_heads), p["k_norm"], c.rms_norm_eps)
+        v = heads("v", c.num_key_value_heads)
+        q, k = _rotate(q, sin_cos), _rotate(k, sin_cos)
+        return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
+
+    def _residuals(self, p: Params, x_BxTxD: jax.Array, mixed_BxHxTxN: jax.Array) -> jax.Array:
+        """Adds the attention's output, then the feed-forward's."""
+        B, H, T, N = mixed_BxHxTxN.shape
+        flat = mixed_BxHxTxN.swapaxes(1, 2).reshape(B, T, H * N)
+        x = x_BxTxD + flat @ p["o"].astype(self.dtype)
+        h = _rms_norm(x, p["mlp_norm"], self.config.rms_norm_eps)
+        gated = jax.nn.silu(h @ p["gate"].astype(self.dtype)) * (h @ p["up"].astype(self.dtype))
+        return x + gated @ p["down"].astype(self.dtype)
+
+
+def _shapes(c: Qwen3Config) -> dict[str, tuple[int, ...]]:
+    L, D, F = c.num_hidden_layers, c.hidden_size, c.intermediate_size
+    q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    return {
+        "embed": (c.vocab_size, D), "head": (c.vocab_size, D), "final_norm": (D,),
+        "attn_norm": (L, D), "mlp_norm": (L, D), "q_norm": (L, c.head_dim),
+        "k_norm": (L, c.head_dim), "q": (L, D, q), "k": (L, D, kv), "v": (L, D, kv),
+        "o": (L, q, D), "gate": (L, D, F), "up": (L, D, F), "down": (L, F, D),
+    }
+
+
+def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+    """RMS norm over the last axis in float32, cast back before the weight (as Qwen3 does)."""
+    wide = x.astype(jnp.float32)
+    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + eps)
+    shape = (1,) * (x.ndim - 1) + weight.shape
+    return normed.astype(x.dtype) * weight.astype(x.dtype).reshape(shape)
+
+
+def _rotary(positions: jax.Array, c: Qwen3Config) -> tuple[jax.Array, jax.Array]:
+    """sin and cos [B, T, 1, N / 2] of position × frequency, in float32."""
+    half = c.head_dim // 2
+    frequency = c.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    angle = positions[..., None, None].astype(jnp.float32) * frequency.reshape(1, 1, 1, half)
+    return jnp.sin(angle), jnp.cos(angle)
+
+
+def _rotate(x: jax.Array, sin_cos: tuple[jax.Array, jax.Array]) -> jax.Array:
+    sin, cos = (t.astype(x.dtype) for t in sin_cos)
+    a, b = jnp.split(x, 2, -1)
+    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
+
+
+def _attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
+    """Grouped-query attention: q [B, H, T, N], k and v [B, K, S, N], mask [B, T, S] → [B, H, T, N].
+
+    The G query heads of a key head are folded into its rows, so that both products are plain
+    batched matrix products (a quarter faster than five-axis contractions on a CPU).
+    """
+    B, H, T, N = q.shape
+    K, S = k.shape[1:3]
+    G = H // K
+    rows = q.reshape(B, K, G * T, N)
+    scores = jnp.matmul(rows, k.swapaxes(2, 3), preferred_element_type=jnp.float32)
+    scores = scores.reshape(B, H, T, S) * (1 / math.sqrt(N))
+    # Finite, so that a row without any key (padding) yields numbers and not nan.
+    weights = jax.nn.softmax(jnp.where(mask[:, None], scores, -1e30), -1).astype(v.dtype)
+    return (weights.reshape(B, K, G * T, S) @ v).reshape(B, H, T, N)
+
+
+def _write(cache: jax.Array, new: jax.Array, targets: jax.Array) -> jax.Array:
+    """Puts new [B, K, C, N] at positions targets [B, C] of cache [B, K, S, N]."""
+
+    def write_row(cache_KxSxN, new_KxCxN, targets_C):
+        return cache_KxSxN.at[:, targets_C].set(new_KxCxN, mode="drop", unique_indices=True)
+
+    return jax.vmap(write_row)(cache, new, targets)

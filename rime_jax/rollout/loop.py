@@ -1,0 +1,314 @@
+"""The ACT–WRITE loop of one rollout, as one coroutine (method section 1).
+
+For each task of the stream: the actor plays it in a conversation that opens with the memory; the
+writer then emits the new memory, which replaces the old one; the judge compares the two. The
+memory is all that reaches the next task.
+"""
+
+import asyncio
+import collections
+import dataclasses
+import logging
+
+import ml_collections
+import numpy as np
+
+from rime_jax import domains, memory, streams
+from rime_jax.envs import base as env_base
+from rime_jax.judge import base as judge_base
+from rime_jax.policy import chat as chat_lib
+from rime_jax.rollout.calls import InfrastructureFailure, call_environment
+from rime_jax.rollout.trajectory import Role, Rollout, Sample, Status, TaskRecord
+from rime_jax.sampler import base as sampler_base
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What all rollouts share.
+
+    Attributes:
+      options: `config.rollout`.
+      judge: None: no exploration scores at all (not a failure).
+      judge_timeout_s: seconds for one verdict.
+      temperature: of sampling.
+      blank_memory: every task starts from the empty memory and nothing is written: the stateless
+        counterpart of the same checkpoint.
+    """
+
+    sampler: sampler_base.Sampler
+    judge: judge_base.Judge | None
+    domain: domains.Domain
+    chat: chat_lib.ChatTokens
+    options: ml_collections.ConfigDict
+    judge_timeout_s: float
+    temperature: float
+    blank_memory: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a task stands: the source of its randomness and the labels of its samples."""
+
+    seed: tuple[int, ...]
+    group: int
+    sibling: int
+    position: int
+    attempt: int
+
+    def seed_of(self, role: Role) -> tuple[int, ...]:
+        return (*self.seed, self.group, self.sibling, self.position, self.attempt,
+                ("act", "write").index(role))
+
+
+async def run_rollout(
+    context: Context, stream: streams.Stream, group: int, sibling: int, seed: tuple[int, ...]
+) -> Rollout:
+    """Plays a stream from the empty memory. Never raises for what an environment, the sampler or
+    the judge does: the task is tried again, then the rollout ends with its `failure`.
+
+    Args:
+      seed: with the place in the batch and stream it decides all randomness of the rollout.
+    """
+    document = ""
+    records: list[TaskRecord] = []
+    # The judge works while the next task is played.
+    verdicts: list[asyncio.Task] = []
+    retried: collections.Counter[Status] = collections.Counter()
+    failure_status = None
+    for position, task in enumerate(stream.tasks):
+        for attempt in range(context.options.retries + 1):
+            place = Place(seed, group, sibling, position, attempt)
+            try:
+                record = await _Episode(context, task, place, document).run()
+                break
+            except InfrastructureFailure as failure:
+                _log.warning("%s, sibling %d, attempt %d: %s", task.id, sibling, attempt, failure)
+                last = failure.status
+                retried[last] += 1
+        else:
+            # The last attempt's failure is the rollout's, and was not mended by a new start.
+            retried[last] -= 1
+            failure_status = last
+            break
+        records.append(record)
+        if not context.blank_memory:
+            document = record.memory_after
+            verdicts.append(asyncio.create_task(
+                _judge(context, record.memory_before, record.memory_after, task.id)
+            ))
+    judged = await asyncio.gather(*verdicts)
+    if not context.blank_memory:
+        records = [
+            dataclasses.replace(record, verdict=verdict, judge_status=judge_status)
+            for record, (verdict, judge_status) in zip(records, judged, strict=True)
+        ]
+    return Rollout(stream, group, sibling, records, failure_status, dict(+retried))
+
+
+async def _judge(
+    context: Context, before: str, after: str, name: str
+) -> tuple[judge_base.Verdict | None, Status | None]:
+    """The verdict on two memories; a failure is None and says so (never a zero)."""
+    if context.judge is None:
+        return None, None
+    try:
+        verdict = await asyncio.wait_for(
+            context.judge.score(before, after), context.judge_timeout_s
+        )
+    except Exception as error:
+        _log.warning("%s: the judge failed: %r", name, error)
+        verdict = None
+    return verdict, Status.JUDGE_UNAVAILABLE if verdict is None else None
+
+
+class _Episode:
+    """One task: ACT, then WRITE. Holds what the steps pass on to each other."""
+
+    def __init__(self, context: Context, task: streams.Task, place: Place, document: str):
+        self._context = context
+        self._options = context.options
+        self._task = task
+        self._place = place
+        self._document = document
+        self._transcript: list[tuple[str, str]] = []
+        self._errors: collections.Counter[str] = collections.Counter()
+        self._turns = 0
+        self._session: sampler_base.Session | None = None
+
+    async def run(self) -> TaskRecord:
+        env = self._context.domain.make_env()
+        try:
+            status, message, outcome, act = await self._act(env)
+        finally:
+            await self._close_environment(env)
+        try:
+            if self._context.blank_memory:
+                written, after = memory.Written("", (), None), ""
+                write = self._sample("write", [], [])
+            else:
+                written, after, write = await self._write(message, outcome)
+        finally:
+            self._session.close()
+        return TaskRecord(
+            task=self._task, status=status, judge_status=None, reward=outcome.reward,
+            performance=outcome.performance, verdict=None, memory_before=self._document,
+            memory_after=after, written=written, act=act, write=write, turns=self._turns,
+            transcript=self._transcript, format_errors=dict(self._errors),
+            metrics=dict(outcome.metrics),
+        )
+
+    async def _act(
+        self, env: env_base.Environment
+    ) -> tuple[Status, str, env_base.Outcome, Sample]:
+        """Plays the task; also returns the environment's last message."""
+        observation = await self._call(env, env.reset, self._task)
+        self._say("environment", observation)
+        prompt = self._context.chat.opening(
+            self._context.domain.prompts.act(self._document, observation)
+        )
+        self._session = self._context.sampler.open("act", prompt, self._place.seed_of("act"))
+        generations: list[sampler_base.Generation] = []
+        starts: list[int] = []
+        in_a_row = 0
+        message, ended = "", None
+        try:
+            while ended is None:
+                starts.append(len(self._session.ids))
+                generations.append(await self._generate(self._options.act_tokens))
+                if generations[-1].finish == "context":
+                    ended = Status.CONTEXT_LIMIT
+                    break
+                turn = await self._take_turn(env, generations[-1])
+                message = turn.message
+                in_a_row = in_a_row + 1 if turn.format_error else 0
+                if turn.done:
+                    ended = Status.FAILED  # refined by the outcome below
+                elif in_a_row >= self._options.max_format_errors:
+                    ended = Status.FORMAT_ERRORS
+                elif not self._say_to_actor(message):
+                    ended = Status.CONTEXT_LIMIT
+            outcome = await self._call(env, env.outcome)
+        except BaseException:
+            self._session.close()
+            raise
+        return (
+            _refine(ended, outcome), message, outcome, self._sample("act", generations, starts)
+        )
+
+    async def _take_turn(
+        self, env: env_base.Environment, generation: sampler_base.Generation
+    ) -> env_base.Turn:
+        """Hands a reply to the environment; a reply that never left its thinking counts as empty."""
+        self._turns += 1
+        raw = self._context.chat.decode(generation.ids)
+        self._say("actor", raw)
+        reply, unclosed = memory.strip_thinking(raw)
+        turn = await self._call(env, env.step, reply)
+        if unclosed:
+            turn = dataclasses.replace(turn, format_error=unclosed)
+        if turn.format_error:
+            self._errors[turn.format_error] += 1
+        if turn.message:
+            self._say("environment", turn.message)
+        return turn
+
+    def _say_to_actor(self, message: str) -> bool:
+        """Appends the environment's message; False when a reply would not fit behind it."""
+        session = self._session
+        ids = self._context.chat.turn(message, session.ids[-1])
+        if len(session.ids) + len(ids) >= self._context.sampler.context_tokens:
+            return False
+        session.extend(ids)
+        return True
+
+    async def _write(
+        self, message: str, outcome: env_base.Outcome
+    ) -> tuple[memory.Written, str, Sample]:
+        """The new memory: as it was written, and as the next task sees it."""
+        context = self._context
+        prompt, parent = self._writer_prompt(message, outcome)
+        if len(prompt) >= context.sampler.context_tokens:
+            written = memory.Written("", (), "context_limit")
+            return written, self._document, self._sample("write", [], [])
+        act_session = self._session
+        self._session = context.sampler.open(
+            "write", prompt, self._place.seed_of("write"), parent
+        )
+        act_session.close()
+        generation = await self._generate(self._options.write_tokens)
+        body = generation.ids
+        if body and body[-1] in context.chat.stop_ids:
+            body = body[:-1]
+        reply = context.chat.decode(body)
+        self._say("writer", reply)
+        written = memory.read_reply(
+            reply, len(body), self._options.memory_tokens, generation.finish == "stop",
+            context.domain.memory_format,
+        )
+        if written.malformed == "over_budget" or written.malformed == "truncated":
+            cut = context.chat.text(written.text)[: self._options.memory_tokens]
+            written = dataclasses.replace(written, text=context.chat.decode(cut))
+        keep = written.malformed is not None and self._options.on_malformed == "keep"
+        sample = self._sample("write", [generation], [len(prompt)])
+        return written, self._document if keep else written.text, sample
+
+    def _writer_prompt(
+        self, message: str, outcome: env_base.Outcome
+    ) -> tuple[list[int], sampler_base.Session | None]:
+        """The writer's prompt, and the session whose cache it can take over."""
+        chat, wording = self._context.chat, self._context.domain.prompts
+        if self._options.writer_context == "fresh":
+            opening = wording.write_afresh(self._document, self._transcript, outcome.message)
+            return chat.opening(opening), None
+        ids = self._session.ids
+        return ids + chat.turn(wording.write_on(message, outcome.message), ids[-1]), self._session
+
+    async def _generate(self, max_new_tokens: int) -> sampler_base.Generation:
+        try:
+            return await self._session.generate(max_new_tokens, self._context.temperature)
+        except Exception as error:
+            self._session.close()
+            raise InfrastructureFailure(Status.SAMPLER_ERROR, error) from error
+
+    async def _call(self, env: env_base.Environment, function, *args):
+        return await call_environment(
+            function, *args, inline=env.inline, timeout_s=self._options.env_timeout_s
+        )
+
+    async def _close_environment(self, env: env_base.Environment) -> None:
+        try:
+            await self._call(env, env.close)
+        except InfrastructureFailure as error:
+            _log.warning("%s: closing the environment failed: %r", self._task.id, error)
+
+    def _say(self, speaker: str, text: str) -> None:
+        self._transcript.append((speaker, text))
+
+    def _sample(
+        self, role: Role, generations: list[sampler_base.Generation], starts: list[int]
+    ) -> Sample:
+        """The session's conversation with the provenance of each token."""
+        ids = np.array(self._session.ids, np.int32)
+        mask = np.zeros(len(ids), bool)
+        logprobs = np.zeros(len(ids), np.float32)
+        for start, generation in zip(starts, generations, strict=True):
+            end = start + len(generation.ids)
+            mask[start:end] = True
+            logprobs[start:end] = generation.logprobs
+        versions = [v for g in generations for v in g.versions]
+        return Sample(
+            role=role, group=self._place.group, sibling=self._place.sibling,
+            position=self._place.position, ids=ids, mask=mask, logprobs=logprobs,
+            version=min(versions, default=-1),
+        )
+
+
+def _refine(ended: Status, outcome: env_base.Outcome) -> Status:
+    """A task that the environment ended is solved, out of turns, or failed."""
+    if ended is not Status.FAILED:
+        return ended
+    if outcome.solved:
+        return Status.SOLVED
+    return Status.OUT_OF_TURNS if outcome.out_of_turns else Status.FAILED

@@ -1,0 +1,361 @@
+"""The native sampler: all live sessions are decoded together on the local devices.
+
+Each session owns a slot of one cache and keeps it between turns: a turn feeds only the tokens that
+are new, then decodes until every slot has stopped, in one dispatch. Shapes are fixed (slots, prefill
+chunk), so nothing is compiled after `warm_up`. Slots are spread over the local devices, and each
+device decodes its own without waiting for the others.
+
+The randomness of a token depends on its session's seed and its position alone, and rows do not see
+each other: what a session generates does not depend on what else is being generated.
+"""
+
+import asyncio
+import collections
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from rime_jax.policy.base import Policy
+from rime_jax.sampler.base import Generation
+
+
+class NativeSession:
+    """See `sampler.base.Session`."""
+
+    def __init__(self, sampler: "NativeSampler", set_name: str, ids: list[int], key: np.ndarray):
+        self.ids = ids
+        self._sampler = sampler
+        self._set = set_name
+        self._key = key
+        self._slot: int | None = None
+        # The cache holds ids[:cached], computed with the parameters of `cache_version`.
+        self._cached = 0
+        self._cache_version = -1
+        self._closed = False
+
+    def extend(self, ids: Sequence[int]) -> None:
+        self.ids.extend(ids)
+
+    async def generate(self, max_new_tokens: int, temperature: float = 1.0) -> Generation:
+        if self._closed:
+            raise RuntimeError("generate on a closed session; open a new one")
+        if not self.ids:
+            raise ValueError("a session needs at least one prompt token before it can generate")
+        if len(self.ids) >= self._sampler.context_tokens:
+            return Generation([], [], [], "context")
+        return await self._sampler._submit(_Request(self, max_new_tokens, temperature))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._sampler._release(self)
+
+
+class _Request:
+    """One `generate` call on its way: what it has produced, and the future that waits."""
+
+    def __init__(self, session: NativeSession, max_new_tokens: int, temperature: float):
+        self.session = session
+        self.left = max_new_tokens
+        self.temperature = temperature
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+        self.future: asyncio.Future = asyncio.get_running_loop().create_future()
+
+    def finish(self, reason: str) -> None:
+        if not self.future.done():
+            self.future.set_result(
+                Generation(self.ids, self.logprobs, self.versions, reason)
+            )
+
+
+class NativeSampler:
+    """See `sampler.base.Sampler`."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        role_sets: Mapping[str, str],
+        stop_ids: Sequence[int],
+        *,
+        slots: int,
+        context_tokens: int,
+        decode_block: int,
+        prefill_chunks: Sequence[int],
+        devices: Sequence[jax.Device] | None = None,
+    ):
+        """Args:
+          policy: the pure functions.
+          role_sets: role → name of its parameter set.
+          stop_ids: ids that end a generation.
+          slots: sessions that live at once; further ones wait for a slot.
+          context_tokens: tokens of one session.
+          decode_block: most tokens per dispatch.
+          prefill_chunks: prompt tokens per dispatch, ascending; one compiled program each.
+          devices: local devices to spread the slots over; their number must divide `slots`.
+
+        Raises:
+          ValueError: the slots cannot be spread evenly.
+        """
+        devices = list(devices or jax.local_devices())
+        if slots % len(devices):
+            raise ValueError(
+                f"sampler.slots = {slots} cannot be spread evenly over {len(devices)} devices; "
+                "make it a multiple"
+            )
+        self.context_tokens = context_tokens
+        self.version = -1
+        self.traces = 0
+        self.generated_tokens = 0
+        self._policy = policy
+        self._role_sets = dict(role_sets)
+        self._stop_ids = tuple(stop_ids)
+        self._slots = slots
+        self._block = decode_block
+        self._chunks = tuple(prefill_chunks)
+        mesh = Mesh(np.array(devices), ("slots",))
+        self._replicated = NamedSharding(mesh, P())
+        self._by_slot = NamedSharding(mesh, P("slots"))
+        self._step = self._compile(mesh)
+        self._cache = jax.jit(
+            functools.partial(policy.init_cache, slots, context_tokens),
+            out_shardings=self._by_slot,
+        )()
+        self._params: dict[str, Any] = {}
+        self._free = list(range(slots))
+        self._waiting: collections.deque[_Request] = collections.deque()
+        self._running: dict[int, _Request] = {}
+        self._loop_task: asyncio.Task | None = None
+
+    def open(
+        self,
+        role: str,
+        ids: Sequence[int],
+        seed: Sequence[int],
+        parent: NativeSession | None = None,
+    ) -> NativeSession:
+        key = np.random.SeedSequence([s & 0xFFFFFFFF for s in seed]).generate_state(2, np.uint32)
+        session = NativeSession(self, self._role_sets[role], list(ids), key)
+        if parent is not None:
+            if list(ids[: len(parent.ids)]) != parent.ids:
+                raise ValueError("the parent's ids are not a prefix of the new session's")
+            if parent._set == session._set and parent._slot is not None:
+                session._slot, parent._slot = parent._slot, None
+                session._cached = parent._cached
+                session._cache_version = parent._cache_version
+            parent.close()
+        return session
+
+    async def publish(self, params: Mapping[str, Any], version: int) -> None:
+        self.set_params(params, version)
+
+    def set_params(self, params: Mapping[str, Any], version: int) -> None:
+        """`publish` for callers outside an event loop."""
+        self._params = {
+            name: jax.device_put(params[name], self._replicated)
+            for name in set(self._role_sets.values())
+        }
+        self.version = version
+
+    def warm_up(self) -> None:
+        """Compiles every program; needs parameters (`set_params`)."""
+        idle = np.zeros(self._slots, np.int32)
+        for chunk in self._chunks:
+            tokens = np.zeros((self._slots, chunk), np.int32)
+            keys = np.zeros((self._slots, 2), np.uint32)
+            for params in self._params.values():
+                self._call(params, tokens, idle, idle, idle, keys, np.ones(self._slots, np.float32))
+
+    def _submit(self, request: _Request) -> asyncio.Future:
+        self._waiting.append(request)
+        if self._loop_task is None or self._loop_task.done():
+            self._loop_task = asyncio.get_running_loop().create_task(self._run())
+        return request.future
+
+    def _release(self, session: NativeSession) -> None:
+        if session._slot is not None:
+            self._free.append(session._slot)
+            self._running.pop(session._slot, None)
+            session._slot = None
+
+    async def _run(self) -> None:
+        """Dispatches until no request is left. A failure reaches every caller that waits."""
+        try:
+            while True:
+                # Everyone woken by the last dispatch first gets to its next request, so that one
+                # dispatch serves all; three rounds also pass through a task or a wait_for.
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                self._admit()
+                if not self._running:
+                    if not self._waiting:
+                        return
+                    # Every slot is held by a session between two turns.
+                    await asyncio.sleep(0.001)
+                    continue
+                for set_name in sorted({r.session._set for r in self._running.values()}):
+                    self._dispatch(set_name)
+        except Exception as error:
+            for request in [*self._running.values(), *self._waiting]:
+                if not request.future.done():
+                    request.future.set_exception(error)
+            self._running.clear()
+            self._waiting.clear()
+            self._cache = jax.tree.map(jnp.zeros_like, self._cache_shapes())
+            raise
+
+    def _cache_shapes(self) -> Any:
+        """The cache was donated to a call that failed; an empty one of the same layout."""
+        shapes = jax.eval_shape(
+            functools.partial(self._policy.init_cache, self._slots, self.context_tokens)
+        )
+        return jax.tree.map(
+            lambda s: jnp.zeros(s.shape, s.dtype, device=self._by_slot), shapes
+        )
+
+    def _admit(self) -> None:
+        """Gives waiting requests the slot of their session, or a free one, in order of arrival."""
+        left = collections.deque()
+        for request in self._waiting:
+            session = request.session
+            if request.future.cancelled() or session._closed:
+                continue
+            if session._slot is None and self._free:
+                session._slot = self._free.pop(0)
+                session._cached = 0
+            if session._slot is None:
+                left.append(request)
+                continue
+            if session._cache_version != self.version:
+                session._cached, session._cache_version = 0, self.version
+            self._running[session._slot] = request
+        self._waiting = left
+
+    def _dispatch(self, set_name: str) -> None:
+        """Feeds one chunk to every running request of a parameter set and decodes a block."""
+        batch = {s: r for s, r in self._running.items() if r.session._set == set_name}
+        pending = {s: len(r.session.ids) - r.session._cached for s, r in batch.items()}
+        longest = max(pending.values())
+        chunk = next((c for c in self._chunks if c >= longest), self._chunks[-1])
+        N = self._slots
+        tokens = np.zeros((N, chunk), np.int32)
+        start, count, budget = (np.zeros(N, np.int32) for _ in range(3))
+        keys, temperature = np.zeros((N, 2), np.uint32), np.ones(N, np.float32)
+        for slot, request in batch.items():
+            session = request.session
+            n = min(pending[slot], chunk)
+            tokens[slot, :n] = session.ids[session._cached : session._cached + n]
+            start[slot], count[slot] = session._cached, n
+            keys[slot], temperature[slot] = session._key, request.temperature
+            if n == pending[slot]:
+                room = self.context_tokens - len(session.ids)
+                budget[slot] = min(self._block, request.left, room)
+        ids, logprobs, lengths = self._call(
+            self._params[set_name], tokens, start, count, budget, keys, temperature
+        )
+        for slot, request in batch.items():
+            self._harvest(slot, request, int(count[slot]), ids[slot], logprobs[slot],
+                          int(lengths[slot]))
+
+    def _call(self, params, tokens, start, count, budget, keys, temperature):
+        host = (tokens, start, count, budget, keys, temperature)
+        self._cache, *out = self._step(params, self._cache, *jax.device_put(host, self._by_slot))
+        return jax.device_get(out)
+
+    def _harvest(self, slot, request: _Request, fed: int, ids, logprobs, n: int) -> None:
+        session = request.session
+        session._cached += fed
+        if n:
+            new = ids[:n].tolist()
+            session.ids.extend(new)
+            # The last sampled token has not been fed yet.
+            session._cached += n - 1
+            request.ids += new
+            request.logprobs += logprobs[:n].tolist()
+            request.versions += [self.version] * n
+            request.left -= n
+            self.generated_tokens += n
+        if request.ids and request.ids[-1] in self._stop_ids:
+            reason = "stop"
+        elif request.left <= 0:
+            reason = "length"
+        elif len(session.ids) >= self.context_tokens:
+            reason = "context"
+        else:
+            return
+        del self._running[slot]
+        request.finish(reason)
+
+    def _compile(self, mesh: Mesh):
+        """The one device program: feed a chunk, then sample until all slots have stopped."""
+        policy, block = self._policy, self._block
+        stop_ids = np.array(self._stop_ids, np.int32)
+
+        def step(params, cache, tokens, start, count, budget, keys, temperature):
+            self.traces += 1
+            N = tokens.shape[0]
+            hidden, cache = policy.extend(params, cache, tokens, start, count)
+            last = jnp.take_along_axis(hidden, jnp.maximum(count - 1, 0)[:, None, None], 1)[:, 0]
+
+            def draw(last_NxD, position_N):
+                logits = policy.logits(params, last_NxD)
+                token = _sample(logits, keys, position_N, temperature)
+                logp = jax.nn.log_softmax(logits)
+                return token, jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
+
+            def record(state, token, logp):
+                i, active, out_ids, out_logp, length = state
+                out_ids = out_ids.at[:, i].set(jnp.where(active, token, 0))
+                out_logp = out_logp.at[:, i].set(jnp.where(active, logp, 0.0))
+                length = length + active
+                stopped = (token[:, None] == stop_ids[None]).any(1)
+                return i + 1, active & ~stopped & (i + 1 < budget), out_ids, out_logp, length
+
+            position = start + count
+            token, logp = draw(last, position)
+            state = (
+                jnp.int32(0), budget > 0, jnp.zeros((N, block), jnp.int32),
+                jnp.zeros((N, block), jnp.float32), jnp.zeros(N, jnp.int32),
+            )
+            state = record(state, token, logp)
+
+            def body(carry):
+                cache, token, position, state = carry
+                active = state[1]
+                hidden, cache = policy.extend(
+                    params, cache, token[:, None], position, active.astype(jnp.int32)
+                )
+                position = position + active
+                token, logp = draw(hidden[:, 0], position)
+                return cache, token, position, record(state, token, logp)
+
+            cache, _, _, state = jax.lax.while_loop(
+                lambda carry: carry[3][1].any(), body, (cache, token, position, state)
+            )
+            return cache, state[2], state[3], state[4]
+
+        slots = P("slots")
+        local = jax.shard_map(
+            step, mesh=mesh, in_specs=(P(), *[slots] * 7), out_specs=(slots,) * 4, check_vma=False
+        )
+        return jax.jit(local, donate_argnums=1)
+
+
+def _sample(
+    logits_NxV: jax.Array, keys_Nx2: jax.Array, position_N: jax.Array, temperature_N: jax.Array
+) -> jax.Array:
+    """One id per row by the Gumbel-max rule; the most likely one where the temperature is 0."""
+
+    def gumbel(key, position):
+        key = jax.random.fold_in(jax.random.wrap_key_data(key), position)
+        return jax.random.gumbel(key, logits_NxV.shape[1:])
+
+    noise = jax.vmap(gumbel)(keys_Nx2, position_N)
+    return jnp.argmax(logits_NxV + temperature_N[:, None] * noise, -1).astype(jnp.int32)

@@ -1,0 +1,154 @@
+"""Checkpoints: sharded arrays and a small JSON state, one directory per step (Orbax)."""
+
+import json
+import logging
+import os
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that does not fit the model; the message names the array and the remedy."""
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    A step directory gets its name when it is complete, so that a kill at any moment leaves the
+    checkpoints before it usable. Every process of a multi-host run calls every method.
+    """
+
+    def __init__(self, path: str | os.PathLike, keep: int, read_only: bool = False):
+        """Opens `path` and clears what an interrupted save left behind.
+
+        Args:
+          path: the run's checkpoints/ directory; made if missing.
+          keep: number of newest checkpoints that are kept.
+          read_only: for readers beside a running training: nothing is made, cleared or saved.
+        """
+        self._path = pathlib.Path(path).absolute()
+        options = ocp.CheckpointManagerOptions(
+            max_to_keep=keep,
+            cleanup_tmp_directories=not read_only,
+            create=not read_only,
+            read_only=read_only,
+        )
+        handlers = {"arrays": ocp.StandardCheckpointHandler(), "state": ocp.JsonCheckpointHandler()}
+        # Several lines a save, also from background threads; adding it twice changes nothing.
+        logging.getLogger("absl").addFilter(_drop_orbax_reports)
+        self._manager = ocp.CheckpointManager(
+            self._path, options=options, item_handlers=handlers
+        )
+
+    def save(self, step: int, arrays: Any, state: Mapping[str, Any]) -> None:
+        """Saves in the background; returns once the arrays may be donated or changed.
+
+        A step that is already saved is left as it is.
+
+        Args:
+          step: number of finished iterations.
+          arrays: any tree of JAX or numpy arrays.
+          state: JSON values; tuples come back as lists.
+
+        Raises:
+          Exception: what made an earlier save in the background fail (a full disk).
+        """
+        if step in self._manager.all_steps():
+            return
+        # Serialised later, in a thread: what the caller changes by then must not show.
+        state = json.loads(json.dumps(state))
+        self._manager.save(
+            step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardSave(_flatten(arrays)),
+                state=ocp.args.JsonSave(state),
+            ),
+            force=True,
+        )
+
+    def latest(self) -> int | None:
+        """The newest complete checkpoint's step; None where there is none."""
+        return self._manager.latest_step()
+
+    def restore(self, step: int, abstract_arrays: Any) -> tuple[Any, dict[str, Any]]:
+        """Loads a checkpoint onto the devices that `abstract_arrays` names.
+
+        Args:
+          step: a saved step.
+          abstract_arrays: the tree that was saved, with `jax.ShapeDtypeStruct`s or arrays as
+            leaves; their shardings (any mesh) are those of the result. A leaf without one goes to
+            the default device.
+
+        Returns:
+          (arrays, state).
+
+        Raises:
+          CheckpointError: the step is not there, or was saved from another model.
+        """
+        if step not in self._manager.all_steps():
+            raise CheckpointError(
+                f"{self._path} has no checkpoint of step {step}; it has "
+                f"{sorted(self._manager.all_steps())}"
+            )
+        wanted = _flatten(abstract_arrays)
+        self._check_fits(step, wanted)
+        restored = self._manager.restore(
+            step,
+            args=ocp.args.Composite(
+                arrays=ocp.args.StandardRestore(jax.tree.map(_with_sharding, wanted)),
+                state=ocp.args.JsonRestore(),
+            ),
+        )
+        leaves = [restored["arrays"][name] for name in wanted]
+        return jax.tree.unflatten(jax.tree.structure(abstract_arrays), leaves), restored["state"]
+
+    def wait(self) -> None:
+        """Waits until every save is complete."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Waits for the saves and stops the background threads."""
+        self._manager.close()
+
+    def _check_fits(self, step: int, wanted: Mapping[str, Any]) -> None:
+        # Orbax cuts or fills arrays of another shape, and casts other types, without a word.
+        saved = self._manager.item_metadata(step)["arrays"]
+        have = {name: (tuple(saved[name].shape), saved[name].dtype) for name in saved}
+        want = {name: _shape_and_dtype(leaf) for name, leaf in wanted.items()}
+        for name in [*want, *have]:
+            if have.get(name) != want.get(name):
+                raise CheckpointError(
+                    f"checkpoint {self._path / str(step)} was saved from another model: {name} is "
+                    f"{_describe(have.get(name))} there and {_describe(want.get(name))} in this "
+                    f"configuration. Use the configuration in the run's config.json, or another "
+                    f"run directory (--set run_dir=...)"
+                )
+
+
+def _flatten(tree: Any) -> dict[str, Any]:
+    """Leaves by path: independent of the container types, which another version may change."""
+    return {jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+            for path, leaf in jax.tree.leaves_with_path(tree)}
+
+
+def _shape_and_dtype(leaf: Any) -> tuple[tuple[int, ...], Any]:
+    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        leaf = jax.eval_shape(jax.random.key_data, leaf)
+    return tuple(leaf.shape), leaf.dtype
+
+
+def _with_sharding(leaf: Any) -> jax.ShapeDtypeStruct:
+    sharding = leaf.sharding or jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+
+def _describe(array: tuple[tuple[int, ...], Any] | None) -> str:
+    return "absent" if array is None else f"{array[1]}{list(array[0])}"
+
+
+def _drop_orbax_reports(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or "orbax" not in record.pathname

@@ -1,0 +1,44 @@
+"""Packaging of rime_jax. The default installation runs the main job on a CPU."""
+
+import pathlib
+import re
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+VERSION = re.search(
+    r'^__version__ = "(.+)"$', (ROOT / "rime_jax/__init__.py").read_text(), re.MULTILINE
+).group(1)
+
+setuptools.setup(
+    name="rime_jax",
+    version=VERSION,
+    description="Train a language model to write memories that make its next tasks easier (RIME).",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",
+    # Naming the root makes an editable install a path entry, so that `experiments` (files of the
+    # checkout, never part of a wheel) can be imported from anywhere as well.
+    package_dir={"": "."},
+    packages=setuptools.find_packages(include=["rime_jax", "rime_jax.*"]),
+    package_data={"rime_jax": ["assets/**/*"]},
+    install_requires=[
+        "flax>=0.12.8",
+        "jax>=0.10.2",
+        # transformers renders chat templates with it but does not require it.
+        "jinja2>=3.1",
+        "ml-collections>=1.1",
+        "numpy>=2.4",
+        "optax>=0.2.8",
+        "orbax-checkpoint>=0.12.8",
+        "safetensors>=0.8",
+        "tensorboard>=2.21",
+        "tokenizers>=0.23",
+        "transformers>=5.24",
+    ],
+    extras_require={
+        "gpu": ["jax[cuda13]>=0.10.2"],
+        "test": ["hypothesis>=6.170", "pytest>=9.2"],
+        "tpu": ["jax[tpu]>=0.10.2"],
+    },
+)

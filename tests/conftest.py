@@ -1,0 +1,13 @@
+"""Settings that must hold before jax starts: eight virtual CPU devices, strict shapes, a cache."""
+
+import os
+import tempfile
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["XLA_FLAGS"] = (
+    os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
+)
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "rime_jax_test_cache")
+)
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
