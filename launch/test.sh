@@ -8,4 +8,4 @@ root="$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)"
 ensure_venv test
 
 cd "$root"
-exec "$venv/bin/python" -m pytest tests "$@"
+exec "$venv/bin/python" -m pytest "$@"

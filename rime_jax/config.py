@@ -265,17 +265,21 @@ def override(config: ml_collections.ConfigDict, assignments: Mapping[str, str]) 
     """Sets dotted names from strings (`--set learner.lr=1e-4`), with the option's own type.
 
     Raises:
-      ConfigError: an unknown name, or a value that is not of the option's type.
+      ConfigError: an unknown name, or a value that the option does not allow.
     """
     known = dict(options())
     for name, text in assignments.items():
         if name not in known:
             raise ConfigError(f"unknown option {name!r}.{_suggest(name, known)}")
-        *parents, last = name.split(".")
-        node = config
-        for part in parents:
-            node = node[part]
-        node[last] = _parse(name, text, known[name])
+        _assign(config, name, _parse(name, text, known[name]), known[name])
+
+
+def _assign(config: ml_collections.ConfigDict, name: str, value: Any, option: Option) -> None:
+    _check_one(name, value, option)
+    *parents, last = name.split(".")
+    for part in parents:
+        config = config[part]
+    config[last] = float(value) if isinstance(option.default, float) else value
 
 
 def _parse(name: str, text: str, option: Option) -> Any:
@@ -283,16 +287,16 @@ def _parse(name: str, text: str, option: Option) -> Any:
         return text
     if isinstance(option.default, tuple):
         element = type(option.default[0])
-        parts = [p for p in text.strip("()[] ").split(",") if p.strip()]
+        parts = [p.strip() for p in text.strip("()[] ").split(",") if p.strip()]
         try:
-            return tuple(element(p.strip()) for p in parts)
+            return tuple(element(p) for p in parts)
         except ValueError:
             raise ConfigError(f"{name} is a list of {element.__name__}; got {text!r}") from None
     try:
-        value = json.loads(text.lower() if text in ("True", "False") else text)
+        return json.loads(text.lower() if text in ("True", "False") else text)
     except json.JSONDecodeError:
-        raise ConfigError(f"{name} is a {type(option.default).__name__}; got {text!r}") from None
-    return float(value) if isinstance(option.default, float) and _is_number(value) else value
+        raise ConfigError(f"{name} must be a {type(option.default).__name__}, not {text!r}: "
+                          f"{option.doc}") from None
 
 
 def load(path: str) -> ml_collections.ConfigDict:
@@ -301,8 +305,13 @@ def load(path: str) -> ml_collections.ConfigDict:
     Raises:
       ConfigError: the file has an option that does not exist, or lacks one.
     """
-    with open(path) as f:
-        saved = json.load(f)
+    try:
+        with open(path) as f:
+            saved = json.load(f)
+    except (OSError, json.JSONDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as a configuration: {error}") from error
+    if not isinstance(saved, dict):
+        raise ConfigError(f"{path} holds no JSON object; write it with config.dump")
     config = default()
     flat = dict(_flatten(saved))
     known = dict(options())
@@ -313,12 +322,11 @@ def load(path: str) -> ml_collections.ConfigDict:
         if name not in flat:
             raise ConfigError(f"{path}: option {name!r} is missing; add it (default: "
                               f"{option.default!r})")
-        *parents, last = name.split(".")
-        node = config
-        for part in parents:
-            node = node[part]
         value = flat[name]
-        node[last] = tuple(value) if isinstance(value, list) else value
+        try:
+            _assign(config, name, tuple(value) if isinstance(value, list) else value, option)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
     return config
 
 

@@ -1,7 +1,8 @@
 """What a domain brings to the loop: environments, prompts, the grammar of its memory, streams."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import ml_collections
@@ -11,6 +12,7 @@ from rime_jax import memory, prompts, streams
 from rime_jax.envs import base as env_base
 from rime_jax.envs.alchemy import env as alchemy_env
 from rime_jax.envs.alchemy import game, text_compact, text_full
+from rime_jax.envs.alchemy import scripts as alchemy_scripts
 from rime_jax.envs.alchemy import streams as alchemy_streams
 
 Split = Literal["train", "heldout"]
@@ -25,12 +27,16 @@ class Domain:
       prompts: the wording of both roles.
       memory_format: the grammar of a memory.
       make_stream: split → (i, rng) → stream i, for `streams.StreamSource`.
+      memory_truth: (task, items of a memory) → what the memory knows, for the logs only.
+      floors: name → (stream, seed) → performance of each task, by scripted players.
     """
 
     make_env: Callable[[], env_base.Environment]
     prompts: prompts.Prompts
     memory_format: memory.MemoryFormat
     make_stream: Callable[[Split], Callable[[int, np.random.Generator], streams.Stream]]
+    memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None
+    floors: dict[str, Callable[[streams.Stream, int], list[float]]]
 
 
 def make(config: ml_collections.ConfigDict) -> Domain:
@@ -53,6 +59,11 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
         prompts=wording,
         memory_format=memory_format,
         make_stream=lambda split: alchemy_stream_maker(config.env, split),
+        memory_truth=alchemy_scripts.compact_truth if config.env.form == "compact" else None,
+        floors={
+            name: functools.partial(alchemy_scripts.floor, player, rules)
+            for name, player in alchemy_scripts.FLOORS.items()
+        },
     )
 
 

@@ -218,9 +218,8 @@ def _place(lengths: Sequence[int], row_tokens: int) -> tuple[list[tuple[int, int
 
 
 def _capacity(n_micro: int) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, …"""
-    power = 1 << (n_micro - 1).bit_length()
-    return 3 * power // 4 if power >= 4 and n_micro <= 3 * power // 4 else power
+    """The next of 4, 8, 16, …: what is not used costs a copy to the device and no computation."""
+    return max(4, 1 << (n_micro - 1).bit_length())
 
 
 def _continues(longer: Trainable, shorter: Trainable) -> bool:

@@ -67,6 +67,11 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(None, ROWS, None))
 
 
+def hidden_sharding(mesh: Mesh) -> NamedSharding:
+    """Of hidden states [R, L, D]: as the batch; every device has all features of its rows."""
+    return NamedSharding(mesh, PartitionSpec(ROWS, None, None))
+
+
 def replicated(mesh: Mesh) -> NamedSharding:
     """Of scalars."""
     return NamedSharding(mesh, PartitionSpec())

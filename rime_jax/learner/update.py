@@ -179,7 +179,7 @@ class Learner:
         gradient, terms = self._accumulate(params, (batch, old, reference), batch.n_micro)
         loss_sum, denominator = terms.pairs["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.maximum(denominator, 1e-30), gradient)
-        norm = optax.global_norm(gradient)
+        norm = optax.tree.norm(gradient)
         good = jnp.isfinite(loss_sum) & jnp.isfinite(norm) & (denominator > 0)
         change, new_opt_state = self._optimizer.update(gradient, opt_state, params)
         new_params = optax.apply_updates(params, change)
@@ -233,6 +233,8 @@ class Learner:
         self, params: base.Params, micro: batch_lib.Batch
     ) -> tuple[jax.Array, jax.Array]:
         hidden = self._policy.forward(params, micro.tokens, micro.positions, micro.segments)
+        # Without it the compiler may spread the features over fsdp and gather the activations.
+        hidden = jax.lax.with_sharding_constraint(hidden, mesh_lib.hidden_sharding(self._mesh))
         return loss_lib.token_logprobs(lambda h: self._policy.logits(params, h), hidden,
                                        micro.tokens, self._chunk)
 

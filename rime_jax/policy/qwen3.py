@@ -21,6 +21,9 @@ Params = dict[str, Any]
 # Up to this vocabulary an embedding lookup is a product with one-hot rows: its gradient is then a
 # matrix product too, and not a scatter, which CPUs do one row at a time.
 _ONE_HOT_VOCABULARY = 512
+# A scan copies what each layer saves; so few layers compile as fast unrolled, and run a quarter
+# faster (CPU).
+_UNROLLED_LAYERS = 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +135,10 @@ class Qwen3:
 
         if self.remat == "layer":
             layer = jax.checkpoint(layer, prevent_cse=False)
-        x, _ = jax.lax.scan(layer, self._embed(params, tokens), params["layers"])
+        x, _ = jax.lax.scan(
+            layer, self._embed(params, tokens), params["layers"],
+            unroll=c.num_hidden_layers <= _UNROLLED_LAYERS,
+        )
         return _rms_norm(x, params["final_norm"], c.rms_norm_eps)
 
     def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
@@ -205,8 +211,10 @@ class Qwen3:
         flat = mixed_BxHxTxN.swapaxes(1, 2).reshape(B, T, H * N)
         x = x_BxTxD + flat @ p["o"].astype(self.dtype)
         h = _rms_norm(x, p["mlp_norm"], self.config.rms_norm_eps)
-        gated = jax.nn.silu(h @ p["gate"].astype(self.dtype)) * (h @ p["up"].astype(self.dtype))
-        return x + gated @ p["down"].astype(self.dtype)
+        # One product for both halves; stacked on an axis of their own they stay shardable.
+        both_Dx2xF = jnp.stack([p["gate"], p["up"]], 1).astype(self.dtype)
+        gate_up = jnp.einsum("btd,dcf->btcf", h, both_Dx2xF)
+        return x + (jax.nn.silu(gate_up[:, :, 0]) * gate_up[:, :, 1]) @ p["down"].astype(self.dtype)
 
 
 def _shapes(c: Qwen3Config) -> dict[str, tuple[int, ...]]:

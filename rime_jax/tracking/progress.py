@@ -15,8 +15,8 @@ _WINDOW = 20
 class Progress:
     """Prints step, time and chosen numbers; on a terminal one line that is written over.
 
-    The time left comes from a moving average over the last iterations; the first iteration of
-    this process is left out of it, since it compiles.
+    The time left comes from a moving average over the last updates; what came before the first
+    update of this process is left out of it, since it compiles.
     """
 
     def __init__(
@@ -41,15 +41,15 @@ class Progress:
         self._clock = clock
         self._start = self._now = clock()
         self._printed_at: float | None = None
-        self._compiled = False
+        self._last_step: int | None = None
         self._durations: collections.deque[float] = collections.deque(maxlen=_WINDOW)
 
     def update(self, step: int, numbers: Mapping[str, float]) -> None:
         """Reports that `step` is finished; `numbers` are shown in their order."""
         before, self._now = self._now, self._clock()
-        if self._compiled:
-            self._durations.append(self._now - before)
-        self._compiled = True
+        if self._last_step is not None:
+            self._durations.append((self._now - before) / max(step - self._last_step, 1))
+        self._last_step = step
         line = self._line(step, numbers)
         if self._stream.isatty():
             width = shutil.get_terminal_size().columns - 1

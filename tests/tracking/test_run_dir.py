@@ -1,5 +1,4 @@
 import math
-import os
 
 import pytest
 
@@ -89,7 +88,6 @@ def test_an_interrupted_dump_is_no_dump(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupted)
         patch.setattr("pathlib.Path.replace", interrupted)
         for step in (1, 2):
             with pytest.raises(KeyboardInterrupt):

@@ -7,6 +7,14 @@ from rime_jax.envs import base
 from rime_jax.envs.alchemy import game as game_lib
 from rime_jax.streams import Task
 
+_COUNTERS = (
+    "format_errors",
+    "invalid_actions",
+    "potions_used",
+    "potions_without_effect",
+    "banked",
+)
+
 # A slot that no item has: the action it stands in is impossible.
 MISSING = -1
 
@@ -70,10 +78,7 @@ class AlchemyEnvironment:
         payload = task.payload
         self._oracle: int = payload["oracle"]
         self._game = game_lib.TrialGame(payload["chemistry"], payload["trial"], self._rules)
-        self._counts = dict.fromkeys(
-            ("format_errors", "invalid_actions", "potions_used", "potions_without_effect", "banked"),
-            0,
-        )
+        self._counts = dict.fromkeys(_COUNTERS, 0)
         return self._form.opening(self._game)
 
     def step(self, reply: str) -> base.Turn:

@@ -87,9 +87,7 @@ def replay(vector: Mapping[str, Any]) -> list[str]:
       vector: {id, level, seed, num_trials, max_steps, end_trial_action, chem, trials: [{stones,
         potions, S0, P0, steps: [[action, reward, kind, (S, P)]…]}…], total}.
     """
-    rules = game.Rules(
-        max_steps=vector["max_steps"], end_trial_action=vector["end_trial_action"]
-    )
+    rules = game.Rules(max_steps=vector["max_steps"], end_trial_action=vector["end_trial_action"])
     chemistry, trials = levels.sample_episode(
         vector["level"], vector["seed"], vector["num_trials"], rules
     )

@@ -172,9 +172,7 @@ class SymbolicAlchemy:
       done: the episode has ended; a further step raises RuntimeError.
     """
 
-    def __init__(
-        self, chemistry: chemistry_lib.Chemistry, trials: Sequence[Trial], rules: Rules
-    ):
+    def __init__(self, chemistry: chemistry_lib.Chemistry, trials: Sequence[Trial], rules: Rules):
         self.chemistry = chemistry
         self.rules = rules
         self.trial = 0

@@ -150,9 +150,7 @@ def _stream(
         )
         for t, trial in enumerate(trials)
     )
-    return streams_lib.Stream(
-        name, tasks, {"edges": chemistry.n_edges, "chemistry": chemistry.id}
-    )
+    return streams_lib.Stream(name, tasks, {"edges": chemistry.n_edges, "chemistry": chemistry.id})
 
 
 @functools.lru_cache(maxsize=16)
@@ -174,9 +172,7 @@ def _pool(
     order = np.random.default_rng((split_seed, edges)).permutation(total)
     side = order[:held_out] if split == "heldout" else order[held_out:]
     return tuple(
-        chemistry_lib.Chemistry(
-            *chemistry_lib.POTION_MAPS[p], chemistry_lib.STONE_MAPS[s], tier[g]
-        )
+        chemistry_lib.Chemistry(*chemistry_lib.POTION_MAPS[p], chemistry_lib.STONE_MAPS[s], tier[g])
         for g, p, s in zip(*np.unravel_index(side, shape), strict=True)
     )
 

@@ -26,9 +26,7 @@ _ERRORS = {
     "empty_reply": "Your reply was empty.",
     "no_action": "Your reply held no action.",
 }
-_ACTIONS = (
-    "'place stone I in potion J', 'place stone I in the cauldron' or 'end the trial'"
-)
+_ACTIONS = "'place stone I in potion J', 'place stone I in the cauldron' or 'end the trial'"
 
 
 class FullForm:

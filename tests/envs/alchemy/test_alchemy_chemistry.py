@@ -34,13 +34,14 @@ def test_prior_is_uniform_over_marks():
 
 def test_moves_follow_the_edges_and_opposite_potions_undo_each_other():
     for graph in graphs.GRAPHS:
-        edges = {e for e, there in zip(graphs.CUBE_EDGES, graph.cube_edges, strict=True) if there == "1"}
+        there = zip(graphs.CUBE_EDGES, graph.cube_edges, strict=True)
+        edges = {edge for edge, bit in there if bit == "1"}
         for corner, potion in itertools.product(range(8), range(6)):
             after = graph.moves[corner][potion]
             axis, up = divmod(potion, 2)
             target = corner | 1 << axis if up else corner & ~(1 << axis)
-            there = (min(corner, target), max(corner, target)) in edges
-            assert after == (target if there else corner)
+            exists = (min(corner, target), max(corner, target)) in edges
+            assert after == (target if exists else corner)
             if after != corner:
                 assert graph.moves[after][potion ^ 1] == corner
 

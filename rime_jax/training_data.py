@@ -1,0 +1,78 @@
+"""From rollouts to the learner's arrays: the one place that knows both sides."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rime_jax.learner import credit as credit_lib
+from rime_jax.rollout import metrics as rollout_metrics
+from rime_jax.rollout.trajectory import Rollout, Sample
+
+
+def rewards_of(rollouts: Sequence[Rollout], siblings: int) -> credit_lib.Rewards:
+    """Arrays [S, G, T] of whole groups; positions that a failure took away are not `present`."""
+    groups = 1 + max(rollout.group for rollout in rollouts)
+    positions = max(len(rollout.stream.tasks) for rollout in rollouts)
+    shape = (groups, siblings, positions)
+    reward, performance, exploration = (np.full(shape, np.nan) for _ in range(3))
+    well_formed, present = np.zeros(shape, bool), np.zeros(shape, bool)
+    segments = np.zeros((groups, positions), int)
+    for rollout in rollouts:
+        for t, record in enumerate(rollout.tasks):
+            at = (rollout.group, rollout.sibling, t)
+            present[at] = True
+            reward[at] = record.reward
+            if record.performance is not None:
+                performance[at] = record.performance
+            if record.verdict is not None:
+                exploration[at] = record.verdict.score
+            well_formed[at] = record.written.malformed is None
+        for t, task in enumerate(rollout.stream.tasks):
+            segments[rollout.group, t] = task.segment
+    return credit_lib.Rewards(reward, performance, exploration, well_formed, present, segments)
+
+
+def samples_of(rollouts: Sequence[Rollout]) -> list[Sample]:
+    """All samples, ACT and WRITE."""
+    return [s for r in rollouts for record in r.tasks for s in (record.act, record.write)]
+
+
+def credit_metrics(
+    rollouts: Sequence[Rollout], rewards: credit_lib.Rewards, credit: credit_lib.Credit
+) -> dict[str, float]:
+    """Whether the rewards measure the memory or luck (section 6.2 of the method page).
+
+    Correlations are taken within groups: of the improvement w with the memory's length, its items,
+    the judge's score, and the rewards before and after.
+    """
+    shape = rewards.reward.shape
+    tokens, items = np.full(shape, np.nan), np.full(shape, np.nan)
+    for rollout in rollouts:
+        for t, record in enumerate(rollout.tasks):
+            tokens[rollout.group, rollout.sibling, t] = record.write.mask.sum()
+            items[rollout.group, rollout.sibling, t] = len(record.written.items)
+    following = np.full(shape, np.nan)
+    following[:, :, :-1] = rewards.performance[:, :, 1:]
+    features = {
+        "memory_tokens": tokens,
+        "memory_items": items,
+        "exploration": rewards.exploration,
+        "last_performance": rewards.performance,
+        "next_performance": following,
+    }
+    found = {
+        f"credit/corr_improvement_{name}": rollout_metrics.within_group_correlation(
+            credit.improvement, value
+        )
+        for name, value in features.items()
+    }
+    found |= {f"credit/zero_variance_{k}": v for k, v in credit.zero_variance.items()}
+    found["credit/improvement"] = _nanmean(credit.improvement)
+    found["credit/writer_reward"] = _nanmean(credit.writer_reward)
+    found["credit/act_samples"] = credit.act_weight.sum()
+    found["credit/write_samples"] = credit.write_weight.sum()
+    return {name: float(value) for name, value in found.items() if not np.isnan(value)}
+
+
+def _nanmean(x: np.ndarray) -> float:
+    return float(np.nanmean(x)) if (~np.isnan(x)).any() else np.nan
