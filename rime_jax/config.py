@@ -192,10 +192,11 @@ OPTIONS: dict[str, Any] = {
                                           "program each), ascending", low=1),
     },
     "eval": {
-        "every": Option(0, "iterations between evaluations during training; 0: only at the end",
-                        low=0),
+        "every": Option(20, "iterations between evaluations during training (and one before the "
+                            "first); 0: only at the end", low=0),
         "streams": Option(64, "held-out streams", low=1),
-        "rollouts": Option(4, "rollouts of each", low=1),
+        "rollouts": Option(4, "rollouts of each at the end and in rime_jax.evaluate", low=1),
+        "rollouts_during": Option(1, "rollouts of each during training", low=1),
         "temperature": Option(1.0, "sampling temperature", low=0.0, high=10.0),
         "bootstrap": Option(2000, "resamples (by stream) of the 95 % intervals", low=100),
         "seed": Option(123, "of the evaluation's streams and sampling", low=0),
@@ -203,7 +204,10 @@ OPTIONS: dict[str, Any] = {
     "track": {
         "samples_every": Option(10, "iterations between dumps of trajectories and memories to "
                                     "samples/; 0: never", low=0),
-        "text_every": Option(10, "iterations between texts in TensorBoard; 0: never", low=0),
+        "text_every": Option(10, "iterations between texts and histograms in TensorBoard; 0: never",
+                             low=0),
+        "kl_every": Option(10, "iterations between measurements of the KL to the initial policy; 0: "
+                               "never", low=0),
         "checkpoint_every": Option(20, "iterations between checkpoints", low=1),
         "checkpoint_keep": Option(2, "newest checkpoints that are kept", low=1),
     },
@@ -313,7 +317,7 @@ def load(path: str) -> ml_collections.ConfigDict:
     if not isinstance(saved, dict):
         raise ConfigError(f"{path} holds no JSON object; write it with config.dump")
     config = default()
-    flat = dict(_flatten(saved))
+    flat = dict(flatten(saved))
     known = dict(options())
     for name in flat:
         if name not in known:
@@ -335,10 +339,11 @@ def dump(config: ml_collections.ConfigDict) -> str:
     return json.dumps(config.to_dict(), indent=2) + "\n"
 
 
-def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its dotted name."""
     for name, node in tree.items():
-        if isinstance(node, Mapping):
-            yield from _flatten(node, f"{prefix}{name}.")
+        if isinstance(node, (Mapping, ml_collections.ConfigDict)):
+            yield from flatten(node, f"{prefix}{name}.")
         else:
             yield prefix + name, node
 
@@ -350,7 +355,7 @@ def validate(config: ml_collections.ConfigDict) -> None:
       ConfigError: names the field, what it allows and the remedy.
     """
     known = dict(options())
-    for name, _ in _flatten(config.to_dict()):
+    for name, _ in flatten(config):
         if name not in known:
             raise ConfigError(f"unknown option {name!r}.{_suggest(name, known)}")
     for name, option in known.items():

@@ -1,19 +1,23 @@
 """Reads the configuration of an experiment for the programs' `--config` and `--set`."""
 
 import argparse
+import contextlib
 import importlib.util
 import pathlib
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 
 import ml_collections
 
 from rime_jax import config as config_lib
+from rime_jax.policy import chat, weights
+from rime_jax.tracking import checkpoint
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Adds `--config` and `--set`."""
     parser.add_argument(
-        "--config", required=True,
+        "--config", required=required,
         help="an experiment file (experiments/<domain>/<name>.py) or a run's config.json",
     )
     parser.add_argument(
@@ -42,6 +46,16 @@ def read(path: str, assignments: Sequence[str] = ()) -> ml_collections.ConfigDic
     config_lib.override(config, pairs)
     config_lib.validate(config)
     return config
+
+
+@contextlib.contextmanager
+def clean_errors() -> Iterator[None]:
+    """Ends the program with the message alone where the user's input is at fault."""
+    try:
+        yield
+    except (config_lib.ConfigError, weights.ModelError, chat.TemplateError,
+            checkpoint.CheckpointError) as error:
+        sys.exit(f"error: {error}")
 
 
 def _run(path: pathlib.Path) -> ml_collections.ConfigDict:

@@ -158,7 +158,8 @@ class Learner:
             *[jax.ShapeDtypeStruct(size, jnp.int32)] * 3, jax.ShapeDtypeStruct(size, jnp.int8),
             *[jax.ShapeDtypeStruct(size, jnp.float32)] * 3,
             n_micro=jax.ShapeDtypeStruct((), jnp.int32))
-        given = jax.ShapeDtypeStruct(size, jnp.float32, sharding=mesh_lib.batch_sharding(self._mesh))
+        given = jax.ShapeDtypeStruct(size, jnp.float32,
+                                     sharding=mesh_lib.batch_sharding(self._mesh))
         opt_shapes = jax.eval_shape(self._optimizer.init, self._shapes)
         count = jax.ShapeDtypeStruct((), jnp.int32, sharding=mesh_lib.replicated(self._mesh))
         return self._update.lower(

@@ -159,7 +159,8 @@ class NativeSampler:
     def set_params(self, params: Mapping[str, Any], version: int) -> None:
         """`publish` for callers outside an event loop."""
         self._params = {
-            name: jax.device_put(params[name], self._replicated)
+            # A copy: the learner's next update consumes its own buffers.
+            name: jax.device_put(params[name], self._replicated, may_alias=False)
             for name in set(self._role_sets.values())
         }
         self.version = version

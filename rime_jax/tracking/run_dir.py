@@ -8,12 +8,14 @@
     eval/                 results of evaluations
 """
 
+import contextlib
+import fcntl
 import gzip
 import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -71,6 +73,23 @@ class RunDir:
         for folder in (self.checkpoints, self.tb, self.samples, self.eval):
             folder.mkdir(exist_ok=True)
         return exists
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keeps a second training out of the directory; the lock falls with its process.
+
+        Raises:
+          ConfigError: another process trains here.
+        """
+        with (self.path / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise config_lib.ConfigError(
+                    f"another process trains in {self.path}; wait for it, or give this run a "
+                    f"directory of its own (--set run_dir=...)"
+                ) from None
+            yield
 
     def _check_same(self, config: ml_collections.ConfigDict) -> None:
         saved = config_lib.load(str(self.config))

@@ -36,29 +36,32 @@ def random_player(rng: np.random.Generator) -> Player:
     It goes on until potions or improvable stones run out, or only the steps for banking are left.
     """
 
-    best = chemistry_lib.BEST_CORNER
-
     def play(game: game_lib.TrialGame) -> None:
+        # Where values are hidden it cannot know which stone is the best already.
+        finished = chemistry_lib.BEST_CORNER if game.rules.values == "shown" else None
         while not game.done:
-            stones = [i for i, s in enumerate(game.stones) if s not in (None, best)]
+            stones = [i for i, s in enumerate(game.stones) if s not in (None, finished)]
             potions = [i for i, p in enumerate(game.potions) if p is not None]
             steps_left = game.rules.max_steps - game.steps
-            if not stones or not potions or steps_left <= len(positive_stones(game)):
+            if not stones or not potions or steps_left <= len(bankable(game)):
                 break
             game.use_potion(int(rng.choice(stones)), int(rng.choice(potions)))
-        bank_positive(game)
+        bank(game)
 
     return play
 
 
-def bank_positive(game: game_lib.TrialGame) -> None:
-    """The bank-only player, and how others finish: banks every stone of positive value."""
-    for slot in positive_stones(game):
+def bank(game: game_lib.TrialGame) -> None:
+    """The bank-only player, and how others finish: banks every stone that it would keep."""
+    for slot in bankable(game):
         if not game.done:
             game.bank(slot)
 
 
-def positive_stones(game: game_lib.TrialGame) -> list[int]:
-    """Slots of the stones worth banking, best first."""
-    slots = [i for i, s in enumerate(game.stones) if s is not None and chemistry_lib.VALUES[s] > 0]
+def bankable(game: game_lib.TrialGame) -> list[int]:
+    """Slots of the stones of positive value, best first; of all stones where values are hidden."""
+    left = [i for i, s in enumerate(game.stones) if s is not None]
+    if game.rules.values == "hidden":
+        return left
+    slots = [i for i in left if chemistry_lib.VALUES[game.stones[i]] > 0]
     return sorted(slots, key=lambda slot: -chemistry_lib.VALUES[game.stones[slot]])

@@ -83,7 +83,7 @@ def observer_player(rng: np.random.Generator) -> bots.Player:
             if choice is None:
                 break
             _use(belief, game, *choice)
-        bots.bank_positive(game)
+        bots.bank(game)
 
     return play
 

@@ -6,10 +6,10 @@ from rime_jax import memory, streams
 from rime_jax.envs.alchemy import bots, demonstrations
 from rime_jax.envs.alchemy import game as game_lib
 
-# Players of one episode; both see the values of stones, also where the policy does not.
+# Players of one episode; neither knows more than the rules show.
 FLOORS = {
     "random actions": bots.random_player,
-    "bank only": lambda rng: bots.bank_positive,
+    "bank only": lambda rng: bots.bank,
 }
 
 

@@ -19,7 +19,7 @@ def test_published_floors_are_met_on_the_recorded_episodes(recorded):
     rng = np.random.default_rng(0)
     bank, random = (
         np.mean([sum(bots.play_episode(p, e.chemistry, e.trials, game.Rules())) for e in read])
-        for p in (bots.bank_positive, bots.random_player(rng))
+        for p in (bots.bank, bots.random_player(rng))
     )
     assert round(bank, 1) == 67.4
     assert random == pytest.approx(147.0, abs=4.0)

@@ -1,0 +1,282 @@
+"""Evaluation on held-out streams: what is gained through memory, with intervals.
+
+    python -m rime_jax.evaluate --run=runs/rime                      a run's newest checkpoint
+    python -m rime_jax.evaluate --config=experiments/alchemy/rime.py the initial policy
+
+Each policy plays the same streams twice: with its memory, and stateless (memory blanked before each
+task). Floors play them too; the oracle scores 1 by definition. Intervals are 95 % bootstrap over
+streams, so that the rollouts of one stream count as one observation; differences are paired.
+"""
+
+import argparse
+import asyncio
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+import numpy as np
+
+from rime_jax import experiment, parts, streams
+from rime_jax.rollout.collect import collect
+from rime_jax.rollout.trajectory import Rollout
+
+# Labels of the random streams of the two conditions.
+_WITH_MEMORY, _STATELESS = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Performance of one policy, nan where a task has no scale or was lost to a failure.
+
+    Attributes:
+      with_memory, stateless: [S streams, R rollouts, T positions].
+      facts: [S, R] share of correct facts in the last memory; nan where the domain has none.
+      lost: rollouts that an infrastructure failure ended.
+    """
+
+    with_memory: np.ndarray
+    stateless: np.ndarray
+    facts: np.ndarray
+    lost: int
+
+
+async def play(
+    built: parts.Parts, params: Mapping[str, Any], version: int, rollouts: int
+) -> Played:
+    """Plays the held-out streams with the given parameter sets."""
+    config = built.config
+    held_out = held_out_streams(built)
+    await built.sampler.publish(params, version)
+    arrays, lost, facts = [], 0, None
+    for label in (_WITH_MEMORY, _STATELESS):
+        context = built.context(config.eval.temperature, blank_memory=label == _STATELESS)
+        played = await collect(context, held_out, rollouts, (config.eval.seed, label))
+        arrays.append(_performance(played, rollouts, config.env.trials))
+        lost += sum(r.failure is not None for r in played)
+        if label == _WITH_MEMORY:
+            facts = _facts(built, played, rollouts)
+    return Played(*arrays, facts, lost)
+
+
+def held_out_streams(built: parts.Parts) -> list[streams.Stream]:
+    """The evaluation's streams, the same for every policy and run with this config."""
+    config = built.config
+    source = streams.StreamSource(built.domain.make_stream("heldout"), config.eval.seed)
+    return source.take(config.eval.streams)
+
+
+def floors(built: parts.Parts) -> dict[str, np.ndarray]:
+    """Name → performance [S, 1, T] of the domain's scripted players."""
+    seed = built.config.eval.seed
+    held_out = held_out_streams(built)
+    return {
+        name: np.array([player(stream, seed + i) for i, stream in enumerate(held_out)])[:, None]
+        for name, player in built.domain.floors.items()
+    }
+
+
+def statistics(played: Played) -> dict[str, np.ndarray]:
+    """Per-stream values [S] of each reported quantity."""
+    half = played.with_memory.shape[2] // 2
+    performance = _per_stream(played.with_memory)
+    stateless = _per_stream(played.stateless)
+    return {
+        "performance": performance,
+        "stateless": stateless,
+        "gain": performance - stateless,
+        "improvement": _per_stream(played.with_memory[:, :, half:])
+        - _per_stream(played.with_memory[:, :, :half]),
+        "correct_facts": np.array([np.nanmean(x) if (~np.isnan(x)).any() else np.nan
+                                   for x in played.facts]),
+    }
+
+
+def interval(per_stream: np.ndarray, resamples: int, seed: int = 0) -> tuple[float, float, float]:
+    """(mean, low, high): 95 % percentile bootstrap over streams; nan streams are left out."""
+    values = per_stream[~np.isnan(per_stream)]
+    if not values.size:
+        return np.nan, np.nan, np.nan
+    rng = np.random.default_rng(seed)
+    means = values[rng.integers(len(values), size=(resamples, len(values)))].mean(1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return float(values.mean()), float(low), float(high)
+
+
+def results(
+    policies: Mapping[str, Played], floor: Mapping[str, np.ndarray],
+    config: ml_collections.ConfigDict,
+) -> dict[str, Any]:
+    """JSON of an evaluation: rows, floors, and differences to the first policy.
+
+    Each quantity is [mean, low, high]; `by_position` holds means with memory.
+    """
+    resamples = config.eval.bootstrap
+    values = {name: statistics(played) for name, played in policies.items()}
+    first, *others = values
+    found: dict[str, Any] = {
+        "setting": setting(config),
+        "streams": config.eval.streams,
+        "trials": config.env.trials,
+        "policies": {
+            name: {
+                "rollouts": played.with_memory.shape[1],
+                "lost": played.lost,
+                "by_position": _by_position(played.with_memory),
+                **{q: interval(v, resamples) for q, v in values[name].items()},
+            }
+            for name, played in policies.items()
+        },
+        "floors": {
+            name: {
+                "performance": interval(_per_stream(array), resamples),
+                "improvement": interval(_halves(array), resamples),
+                "by_position": _by_position(array),
+            }
+            for name, array in floor.items()
+        },
+        "oracle": {"performance": 1.0},
+        "differences": {
+            f"{name} - {first}": {
+                q: interval(values[name][q] - values[first][q], resamples)
+                for q in values[name]
+            }
+            for name in others
+        },
+    }
+    return found
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """The results as Markdown."""
+    columns = ("performance", "stateless", "gain", "improvement", "correct_facts")
+    lines = [
+        f"{found['setting']}; {found['streams']} held-out chemistries, {found['trials']} trials; "
+        "mean [95 % interval over chemistries]",
+        "",
+        "| | performance | memory blanked | gain | improvement | correct facts |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in found["policies"].items():
+        lines.append(_row(f"**{name}**", [row[c] for c in columns]))
+    for name, row in found["differences"].items():
+        lines.append(_row(name, [row[c] for c in columns]))
+    for name, row in found["floors"].items():
+        lines.append(_row(name, [row["performance"], None, None, row["improvement"], None]))
+    lines.append(_row("oracle", [(1.0, None, None), None, None, None, None]))
+    lines += ["", "By position: " + "; ".join(
+        f"{name} {' '.join(f'{x:.2f}' for x in row['by_position'])}"
+        for name, row in {**found["policies"], **found["floors"]}.items()
+    )]
+    return "\n".join(lines) + "\n"
+
+
+def setting(config: ml_collections.ConfigDict) -> str:
+    """Names the variant, so that no number stands without it."""
+    env = config.env
+    benchmark = (
+        env.value_display == "shown" and env.stones == 3 and env.potions == 12
+        and env.supply == "random" and env.max_steps == 20 and not env.min_oracle
+    )
+    rule = "the benchmark's rules" if benchmark else (
+        f"eased variant: values {env.value_display}, {env.stones} stones, potions {env.supply}, "
+        f"{env.max_steps} steps"
+    )
+    return f"Symbolic Alchemy, {rule}, graphs of {'/'.join(map(str, env.edges))} edges"
+
+
+def save(found: Mapping[str, Any], directory: pathlib.Path, name: str) -> None:
+    """Writes <name>.json and <name>.md."""
+    from rime_jax.tracking.metrics import jsonable, write_atomically
+
+    directory.mkdir(parents=True, exist_ok=True)
+    body = json.dumps(jsonable(found), indent=2)
+    write_atomically(directory / f"{name}.json", body.encode())
+    write_atomically(directory / f"{name}.md", table(found).encode())
+
+
+def _performance(played: Sequence[Rollout], rollouts: int, positions: int) -> np.ndarray:
+    array = np.full((len(played) // rollouts, rollouts, positions), np.nan)
+    for rollout in played:
+        for t, record in enumerate(rollout.tasks):
+            if record.performance is not None:
+                array[rollout.group, rollout.sibling, t] = record.performance
+    return array
+
+
+def _facts(built: parts.Parts, played: Sequence[Rollout], rollouts: int) -> np.ndarray:
+    array = np.full((len(played) // rollouts, rollouts), np.nan)
+    if built.domain.memory_truth is not None:
+        for rollout in played:
+            if rollout.tasks:
+                last = rollout.tasks[-1]
+                known = built.domain.memory_truth(last.task, last.written.items)
+                array[rollout.group, rollout.sibling] = known["correct_facts"]
+    return array
+
+
+def _per_stream(array: np.ndarray) -> np.ndarray:
+    """[S, R, T] → [S]: mean over tasks, then over the rollouts that have any."""
+    return np.array([
+        np.mean(means) if (means := [np.nanmean(r) for r in stream if (~np.isnan(r)).any()])
+        else np.nan
+        for stream in array
+    ])
+
+
+def _halves(array: np.ndarray) -> np.ndarray:
+    half = array.shape[2] // 2
+    return _per_stream(array[:, :, half:]) - _per_stream(array[:, :, :half])
+
+
+def _by_position(array: np.ndarray) -> list[float]:
+    return [float(np.nanmean(array[:, :, t])) for t in range(array.shape[2])
+            if (~np.isnan(array[:, :, t])).any()]
+
+
+def _row(name: str, cells: Sequence[Any]) -> str:
+    return "| " + " | ".join([name, *map(_cell, cells)]) + " |"
+
+
+def _cell(value: Any) -> str:
+    if value is None or value[0] is None or np.isnan(value[0]):
+        return ""
+    mean, low, high = value
+    return f"{mean:+.3f}" if low is None else f"{mean:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--run", type=pathlib.Path, help="a run directory")
+    experiment.add_arguments(parser, required=False)
+    arguments = parser.parse_args(argv)
+    with experiment.clean_errors():
+        if (arguments.run is None) == (arguments.config is None):
+            parser.error("give either --run or --config")
+        source = arguments.config or str(arguments.run / "config.json")
+        config = experiment.read(source, arguments.set)
+        found = asyncio.run(_evaluate(config, arguments.run))
+    directory = (arguments.run or pathlib.Path("runs") / config.name) / "eval"
+    save(found, directory, "evaluation")
+    print(table(found))
+    print(f"saved {directory / 'evaluation.json'} and .md")
+
+
+async def _evaluate(
+    config: ml_collections.ConfigDict, run: pathlib.Path | None
+) -> dict[str, Any]:
+    built = parts.build(config)
+    rollouts = config.eval.rollouts
+    policies = {"initial": await play(built, built.initial_sets(), 0, rollouts)}
+    if run is not None:
+        from rime_jax import train
+
+        step, params = train.restore_params(built, run)
+        policies[f"step {step}"] = await play(built, params, step, rollouts)
+    return results(policies, floors(built), config)
+
+
+if __name__ == "__main__":
+    main()
