@@ -175,9 +175,9 @@ OPTIONS: dict[str, Any] = {
         "importance_cap": Option(2.0, "largest importance weight (old_logprobs = learner)",
                                  low=1.0),
         "log_ratio_clamp": Option(20.0, "log-ratios are clamped to this before exp", low=0.1),
-        "row_tokens": Option(256, "length of a packed row; at least rollout.context_tokens",
+        "row_tokens": Option(192, "length of a packed row; at least rollout.context_tokens",
                              low=16),
-        "microbatch_rows": Option(32, "packed rows of one forward and backward pass, over all "
+        "microbatch_rows": Option(8, "packed rows of one forward and backward pass, over all "
                                       "devices", low=1),
         "mesh_data": Option(-1, "devices along the data axis; -1: the rest", low=-1),
         "mesh_fsdp": Option(1, "devices along which parameters are sharded; -1: the rest", low=-1),

@@ -28,6 +28,7 @@ class Domain:
       memory_format: the grammar of a memory.
       make_stream: split → (i, rng) → stream i, for `streams.StreamSource`.
       memory_truth: (task, items of a memory) → what the memory knows, for the logs only.
+      true_memory: task → the memory of a writer that knows everything, for evaluation only.
       floors: name → (stream, seed) → performance of each task, by scripted players.
     """
 
@@ -36,6 +37,7 @@ class Domain:
     memory_format: memory.MemoryFormat
     make_stream: Callable[[Split], Callable[[int, np.random.Generator], streams.Stream]]
     memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None
+    true_memory: Callable[[streams.Task], str] | None
     floors: dict[str, Callable[[streams.Stream, int], list[float]]]
 
 
@@ -46,7 +48,8 @@ def make(config: ml_collections.ConfigDict) -> Domain:
 
 def _alchemy(config: ml_collections.ConfigDict) -> Domain:
     rules = alchemy_rules(config.env)
-    if config.env.form == "compact":
+    compact = config.env.form == "compact"
+    if compact:
         form, wording = text_compact.CompactForm(), prompts.CompactPrompts()
         memory_format = memory.CompactMemory()
     else:
@@ -59,7 +62,8 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
         prompts=wording,
         memory_format=memory_format,
         make_stream=lambda split: alchemy_stream_maker(config.env, split),
-        memory_truth=alchemy_scripts.compact_truth if config.env.form == "compact" else None,
+        memory_truth=alchemy_scripts.compact_truth if compact else None,
+        true_memory=alchemy_scripts.compact_true_memory if compact else None,
         floors={
             name: functools.partial(alchemy_scripts.floor, player, rules)
             for name, player in alchemy_scripts.FLOORS.items()

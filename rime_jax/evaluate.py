@@ -3,8 +3,8 @@
     python -m rime_jax.evaluate --run=runs/rime                      a run's newest checkpoint
     python -m rime_jax.evaluate --config=experiments/alchemy/rime.py the initial policy
 
-Each policy plays the same streams twice: with its memory, and stateless (memory blanked before each
-task). Floors play them too; the oracle scores 1 by definition. Intervals are 95 % bootstrap over
+Each policy plays the same streams with its memory, stateless (memory blanked before each task) and,
+where the domain can write it, with a true memory given to each task. Floors play them too; the oracle scores 1 by definition. Intervals are 95 % bootstrap over
 streams, so that the rollouts of one stream count as one observation; differences are paired.
 """
 
@@ -23,8 +23,15 @@ from rime_jax import experiment, parts, streams
 from rime_jax.rollout.collect import collect
 from rime_jax.rollout.trajectory import Rollout
 
-# Labels of the random streams of the two conditions.
-_WITH_MEMORY, _STATELESS = 0, 1
+# Reported quantities → column titles.
+COLUMNS = {
+    "performance": "performance",
+    "stateless": "memory blanked",
+    "gain": "gain",
+    "improvement": "improvement",
+    "true_memory": "true memory given",
+    "correct_facts": "correct facts",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,13 +39,14 @@ class Played:
     """Performance of one policy, nan where a task has no scale or was lost to a failure.
 
     Attributes:
-      with_memory, stateless: [S streams, R rollouts, T positions].
+      with_memory, stateless, true_memory: [S streams, R rollouts, T positions].
       facts: [S, R] share of correct facts in the last memory; nan where the domain has none.
       lost: rollouts that an infrastructure failure ended.
     """
 
     with_memory: np.ndarray
     stateless: np.ndarray
+    true_memory: np.ndarray
     facts: np.ndarray
     lost: int
 
@@ -50,15 +58,21 @@ async def play(
     config = built.config
     held_out = held_out_streams(built)
     await built.sampler.publish(params, version)
-    arrays, lost, facts = [], 0, None
-    for label in (_WITH_MEMORY, _STATELESS):
-        context = built.context(config.eval.temperature, blank_memory=label == _STATELESS)
+    conditions = {
+        "with_memory": None, "stateless": lambda task: "", "true_memory": built.domain.true_memory,
+    }
+    arrays, lost = {}, 0
+    for label, (name, given) in enumerate(conditions.items()):
+        if name == "true_memory" and given is None:
+            arrays[name] = np.full_like(arrays["stateless"], np.nan)
+            continue
+        context = built.context(config.eval.temperature, given_memory=given)
         played = await collect(context, held_out, rollouts, (config.eval.seed, label))
-        arrays.append(_performance(played, rollouts, config.env.trials))
+        arrays[name] = _performance(played, rollouts, config.env.trials)
         lost += sum(r.failure is not None for r in played)
-        if label == _WITH_MEMORY:
+        if name == "with_memory":
             facts = _facts(built, played, rollouts)
-    return Played(*arrays, facts, lost)
+    return Played(**arrays, facts=facts, lost=lost)
 
 
 def held_out_streams(built: parts.Parts) -> list[streams.Stream]:
@@ -89,6 +103,7 @@ def statistics(played: Played) -> dict[str, np.ndarray]:
         "gain": performance - stateless,
         "improvement": _per_stream(played.with_memory[:, :, half:])
         - _per_stream(played.with_memory[:, :, :half]),
+        "true_memory": _per_stream(played.true_memory),
         "correct_facts": np.array([np.nanmean(x) if (~np.isnan(x)).any() else np.nan
                                    for x in played.facts]),
     }
@@ -151,21 +166,20 @@ def results(
 
 def table(found: Mapping[str, Any]) -> str:
     """The results as Markdown."""
-    columns = ("performance", "stateless", "gain", "improvement", "correct_facts")
     lines = [
         f"{found['setting']}; {found['streams']} held-out chemistries, {found['trials']} trials; "
         "mean [95 % interval over chemistries]",
         "",
-        "| | performance | memory blanked | gain | improvement | correct facts |",
-        "|---|---|---|---|---|---|",
+        "| | " + " | ".join(COLUMNS.values()) + " |",
+        "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for name, row in found["policies"].items():
-        lines.append(_row(f"**{name}**", [row[c] for c in columns]))
+        lines.append(_row(f"**{name}**", row))
     for name, row in found["differences"].items():
-        lines.append(_row(name, [row[c] for c in columns]))
+        lines.append(_row(name, row))
     for name, row in found["floors"].items():
-        lines.append(_row(name, [row["performance"], None, None, row["improvement"], None]))
-    lines.append(_row("oracle", [(1.0, None, None), None, None, None, None]))
+        lines.append(_row(name, row))
+    lines.append(_row("oracle", {"performance": (1.0, None, None)}))
     lines += ["", "By position: " + "; ".join(
         f"{name} {' '.join(f'{x:.2f}' for x in row['by_position'])}"
         for name, row in {**found["policies"], **found["floors"]}.items()
@@ -236,8 +250,8 @@ def _by_position(array: np.ndarray) -> list[float]:
             if (~np.isnan(array[:, :, t])).any()]
 
 
-def _row(name: str, cells: Sequence[Any]) -> str:
-    return "| " + " | ".join([name, *map(_cell, cells)]) + " |"
+def _row(name: str, cells: Mapping[str, Any]) -> str:
+    return "| " + " | ".join([name, *(_cell(cells.get(c)) for c in COLUMNS)]) + " |"
 
 
 def _cell(value: Any) -> str:

@@ -1,13 +1,14 @@
 """Builds what a configuration names: policy, tokens, domain, sampler, judge."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import ml_collections
 
 from rime_jax import config as config_lib
-from rime_jax import domains
+from rime_jax import domains, streams
 from rime_jax.judge import base as judge_base
 from rime_jax.judge import lexical
 from rime_jax.policy import chat as chat_lib
@@ -39,13 +40,14 @@ class Parts:
         return {name: self.initial_params for name in sorted({roles.act, roles.write})}
 
     def context(
-        self, temperature: float, judge: judge_base.Judge | None = None, blank_memory: bool = False
+        self, temperature: float, judge: judge_base.Judge | None = None,
+        given_memory: Callable[[streams.Task], str] | None = None,
     ) -> loop.Context:
         """What rollouts share; without a judge nothing is scored (evaluation)."""
         return loop.Context(
             sampler=self.sampler, judge=judge, domain=self.domain, chat=self.chat,
             options=self.config.rollout, judge_timeout_s=self.config.judge.timeout_s,
-            temperature=temperature, blank_memory=blank_memory,
+            temperature=temperature, given_memory=given_memory,
         )
 
 

@@ -255,8 +255,7 @@ class Trainer:
         evaluate.save(found, self.directory.eval, "final")
         final = found["policies"][f"step {self.step}"]
         self.board.scalars(self.step, {
-            f"eval/{name}": final[name][0] for name in
-            ("performance", "stateless", "gain", "improvement", "correct_facts")
+            f"eval/{name}": final[name][0] for name in evaluate.COLUMNS
             if not np.isnan(final[name][0])
         })
         print("\n" + evaluate.table(found))

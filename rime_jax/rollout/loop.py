@@ -9,6 +9,7 @@ import asyncio
 import collections
 import dataclasses
 import logging
+from collections.abc import Callable
 
 import ml_collections
 import numpy as np
@@ -33,8 +34,8 @@ class Context:
       judge: None: no exploration scores at all (not a failure).
       judge_timeout_s: seconds for one verdict.
       temperature: of sampling.
-      blank_memory: every task starts from the empty memory and nothing is written: the stateless
-        counterpart of the same checkpoint.
+      given_memory: task → the memory that it starts from, instead of the one written before; nothing
+        is written or judged then. A constant '' makes the stateless counterpart of a checkpoint.
     """
 
     sampler: sampler_base.Sampler
@@ -44,7 +45,7 @@ class Context:
     options: ml_collections.ConfigDict
     judge_timeout_s: float
     temperature: float
-    blank_memory: bool = False
+    given_memory: Callable[[streams.Task], str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +79,8 @@ async def run_rollout(
     retried: collections.Counter[Status] = collections.Counter()
     failure_status = None
     for position, task in enumerate(stream.tasks):
+        if context.given_memory is not None:
+            document = context.given_memory(task)
         for attempt in range(context.options.retries + 1):
             place = Place(seed, group, sibling, position, attempt)
             try:
@@ -93,13 +96,13 @@ async def run_rollout(
             failure_status = last
             break
         records.append(record)
-        if not context.blank_memory:
+        if context.given_memory is None:
             document = record.memory_after
             verdicts.append(asyncio.create_task(
                 _judge(context, record.memory_before, record.memory_after, task.id)
             ))
     judged = await asyncio.gather(*verdicts)
-    if not context.blank_memory:
+    if verdicts:
         records = [
             dataclasses.replace(record, verdict=verdict, judge_status=judge_status)
             for record, (verdict, judge_status) in zip(records, judged, strict=True)
@@ -144,8 +147,8 @@ class _Episode:
         finally:
             await self._close_environment(env)
         try:
-            if self._context.blank_memory:
-                written, after = memory.Written("", (), None), ""
+            if self._context.given_memory is not None:
+                written, after = memory.Written("", (), None), self._document
                 write = self._sample("write", [], [])
             else:
                 written, after, write = await self._write(message, outcome)

@@ -23,6 +23,11 @@ def floor(make_player, rules: game_lib.Rules, stream: streams.Stream, seed: int)
     return [s / o if o > 0 else np.nan for s, o in zip(scores, oracles, strict=True)]
 
 
+def compact_true_memory(task: streams.Task) -> str:
+    """All facts of the task's chemistry in the compact grammar."""
+    return demonstrations.memory_text(demonstrations.true_facts(task.payload["chemistry"]))
+
+
 def compact_truth(task: streams.Task, items: tuple[memory.Item, ...]) -> dict[str, float]:
     """Shares of the seven facts of a chemistry that a memory has right, and has wrong.
 
