@@ -34,9 +34,9 @@ class NativeSession:
         self._set = set_name
         self._key = key
         self._slot: int | None = None
-        # The cache holds ids[:cached], computed with the parameters of `cache_version`.
+        # The cache holds ids[:cached], computed in the sampler's `epoch`.
         self._cached = 0
-        self._cache_version = -1
+        self._epoch = -1
         self._closed = False
 
     def extend(self, ids: Sequence[int]) -> None:
@@ -49,6 +49,8 @@ class NativeSession:
             raise ValueError("a session needs at least one prompt token before it can generate")
         if len(self.ids) >= self._sampler.context_tokens:
             return Generation([], [], [], "context")
+        if max_new_tokens < 1:
+            return Generation([], [], [], "length")
         return await self._sampler._submit(_Request(self, max_new_tokens, temperature))
 
     def close(self) -> None:
@@ -124,10 +126,13 @@ class NativeSampler:
         self._replicated = NamedSharding(mesh, P())
         self._by_slot = NamedSharding(mesh, P("slots"))
         self._step = self._compile(mesh)
-        self._cache = jax.jit(
+        self._empty_cache = jax.jit(
             functools.partial(policy.init_cache, slots, context_tokens),
             out_shardings=self._by_slot,
-        )()
+        )
+        self._cache = self._empty_cache()
+        # Counts what makes caches void: new parameters, and device calls that failed.
+        self._epoch = 0
         self._params: dict[str, Any] = {}
         self._free = list(range(slots))
         self._waiting: collections.deque[_Request] = collections.deque()
@@ -149,7 +154,7 @@ class NativeSampler:
             if parent._set == session._set and parent._slot is not None:
                 session._slot, parent._slot = parent._slot, None
                 session._cached = parent._cached
-                session._cache_version = parent._cache_version
+                session._epoch = parent._epoch
             parent.close()
         return session
 
@@ -164,6 +169,7 @@ class NativeSampler:
             for name in set(self._role_sets.values())
         }
         self.version = version
+        self._epoch += 1
 
     def warm_up(self) -> None:
         """Compiles every program; needs parameters (`set_params`)."""
@@ -183,7 +189,9 @@ class NativeSampler:
     def _release(self, session: NativeSession) -> None:
         if session._slot is not None:
             self._free.append(session._slot)
-            self._running.pop(session._slot, None)
+            abandoned = self._running.pop(session._slot, None)
+            if abandoned is not None:
+                abandoned.future.cancel()
             session._slot = None
 
     async def _run(self) -> None:
@@ -209,24 +217,20 @@ class NativeSampler:
                     request.future.set_exception(error)
             self._running.clear()
             self._waiting.clear()
-            self._cache = jax.tree.map(jnp.zeros_like, self._cache_shapes())
+            # The cache was donated to the call that failed.
+            self._cache = self._empty_cache()
+            self._epoch += 1
             raise
-
-    def _cache_shapes(self) -> Any:
-        """The cache was donated to a call that failed; an empty one of the same layout."""
-        shapes = jax.eval_shape(
-            functools.partial(self._policy.init_cache, self._slots, self.context_tokens)
-        )
-        return jax.tree.map(
-            lambda s: jnp.zeros(s.shape, s.dtype, device=self._by_slot), shapes
-        )
 
     def _admit(self) -> None:
         """Gives waiting requests the slot of their session, or a free one, in order of arrival."""
+        self._running = {s: r for s, r in self._running.items() if not r.future.done()}
         left = collections.deque()
         for request in self._waiting:
             session = request.session
-            if request.future.cancelled() or session._closed:
+            if session._closed:
+                request.future.cancel()
+            if request.future.cancelled():
                 continue
             if session._slot is None and self._free:
                 session._slot = self._free.pop(0)
@@ -234,14 +238,15 @@ class NativeSampler:
             if session._slot is None:
                 left.append(request)
                 continue
-            if session._cache_version != self.version:
-                session._cached, session._cache_version = 0, self.version
             self._running[session._slot] = request
         self._waiting = left
 
     def _dispatch(self, set_name: str) -> None:
         """Feeds one chunk to every running request of a parameter set and decodes a block."""
         batch = {s: r for s, r in self._running.items() if r.session._set == set_name}
+        for session in (r.session for r in batch.values()):
+            if session._epoch != self._epoch:
+                session._cached, session._epoch = 0, self._epoch
         pending = {s: len(r.session.ids) - r.session._cached for s, r in batch.items()}
         longest = max(pending.values())
         chunk = next((c for c in self._chunks if c >= longest), self._chunks[-1])
