@@ -38,6 +38,7 @@ setuptools.setup(
     ],
     extras_require={
         "gpu": ["jax[cuda13]>=0.10.2"],
+        "plot": ["matplotlib>=3.9"],
         "test": ["hypothesis>=6.170", "pytest>=9.2"],
         "tpu": ["jax[tpu]>=0.10.2"],
     },

@@ -29,9 +29,12 @@ async def call_environment(
     Raises:
       InfrastructureFailure: the call raised, or took longer than `timeout_s`.
     """
-    try:
-        if inline:
+    if inline:
+        try:
             return function(*args)
+        except Exception as error:
+            raise InfrastructureFailure(Status.ENV_CRASH, error) from error
+    try:
         return await asyncio.wait_for(_in_thread(function, *args), timeout_s)
     except TimeoutError as error:
         raise InfrastructureFailure(Status.ENV_TIMEOUT, error) from error

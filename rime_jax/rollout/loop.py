@@ -171,7 +171,7 @@ class _Episode:
         prompt = self._context.chat.opening(
             self._context.domain.prompts.act(self._document, observation)
         )
-        self._session = self._context.sampler.open("act", prompt, self._place.seed_of("act"))
+        self._session = self._open("act", prompt)
         generations: list[sampler_base.Generation] = []
         starts: list[int] = []
         in_a_row = 0
@@ -236,9 +236,7 @@ class _Episode:
             written = memory.Written("", (), "context_limit")
             return written, self._document, self._sample("write", [], [])
         act_session = self._session
-        self._session = context.sampler.open(
-            "write", prompt, self._place.seed_of("write"), parent
-        )
+        self._session = self._open("write", prompt, parent)
         act_session.close()
         generation = await self._generate(self._options.write_tokens)
         body = generation.ids
@@ -267,6 +265,14 @@ class _Episode:
             return chat.opening(opening), None
         ids = self._session.ids
         return ids + chat.turn(wording.write_on(message, outcome.message), ids[-1]), self._session
+
+    def _open(
+        self, role: Role, prompt: list[int], parent: sampler_base.Session | None = None
+    ) -> sampler_base.Session:
+        try:
+            return self._context.sampler.open(role, prompt, self._place.seed_of(role), parent)
+        except Exception as error:
+            raise InfrastructureFailure(Status.SAMPLER_ERROR, error) from error
 
     async def _generate(self, max_new_tokens: int) -> sampler_base.Generation:
         try:

@@ -1,0 +1,13 @@
+"""Multi-turn RL: the actor is paid for its task alone, the writer is untrained.
+
+Hypothesis: the actor gets better within a task, and memory carries little from one to the next.
+Row: exploration off x writer untrained of the 2 x 2. Watch: eval/gain, eval/stateless.
+"""
+
+from experiments.alchemy import rime
+
+
+def get_config():
+    c = rime.get_config()
+    c.name, c.reward.writer, c.reward.exploration = "actor_only", "none", 0.0
+    return c

@@ -1,0 +1,77 @@
+"""Draws the held-out curves of runs side by side (needs the `plot` extra).
+
+    python -m rime_jax.plot runs/rime runs/writer_untrained --out docs/curves.png
+"""
+
+import argparse
+import json
+import pathlib
+import sys
+from collections.abc import Sequence
+
+from rime_jax.tracking import metrics
+
+_CHARTS = {
+    "eval/performance": "held-out performance (oracle = 1)",
+    "eval/gain": "gain over the memory-blanked self",
+    "memory/correct_facts": "share of correct facts in memory (training)",
+}
+
+
+def draw(runs: Sequence[pathlib.Path], out: pathlib.Path) -> None:
+    """Writes one PNG with a chart for each of `_CHARTS`, a line a run.
+
+    Raises:
+      FileNotFoundError: a directory without metrics.jsonl.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(_CHARTS), figsize=(12, 3.4), constrained_layout=True)
+    for run in runs:
+        lines = metrics.read(run / "metrics.jsonl")
+        if not lines:
+            raise FileNotFoundError(f"{run} has no metrics.jsonl with a line; is it a run directory?")
+        label = json.loads((run / "config.json").read_text())["name"]
+        for axis, tag in zip(axes, _CHARTS, strict=True):
+            points = [(line["step"], line[tag]) for line in lines if line.get(tag) is not None]
+            points += _final(run, tag)
+            axis.plot(*zip(*points, strict=True), label=label, marker="." if "eval" in tag else "")
+    for axis, title in zip(axes, _CHARTS.values(), strict=True):
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("iteration")
+        axis.grid(alpha=0.3)
+        axis.set_ylim(bottom=min(0, axis.get_ylim()[0]))
+    axes[0].legend(fontsize=9)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=110)
+
+
+def _final(run: pathlib.Path, tag: str) -> list[tuple[int, float]]:
+    """The final evaluation's point, if the run has ended."""
+    file = run / "eval" / "final.json"
+    group, _, name = tag.partition("/")
+    if group != "eval" or not file.is_file():
+        return []
+    trained = list(json.loads(file.read_text())["policies"].items())[-1]
+    return [(int(trained[0].removeprefix("step ")), trained[1][name][0])]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("runs", nargs="+", type=pathlib.Path, help="run directories")
+    parser.add_argument("--out", required=True, type=pathlib.Path, help="PNG to write")
+    arguments = parser.parse_args(argv)
+    try:
+        draw(arguments.runs, arguments.out)
+    except ImportError:
+        sys.exit("error: this needs matplotlib; install it with  pip install -e '.[plot]'")
+    except FileNotFoundError as error:
+        sys.exit(f"error: {error}")
+    print(f"saved {arguments.out}")
+
+
+if __name__ == "__main__":
+    main()

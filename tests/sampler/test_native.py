@@ -1,0 +1,496 @@
+"""The native sampler against one full forward per conversation, under schedules of every kind."""
+
+import asyncio
+import dataclasses
+import functools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import strategies as st
+
+from rime_jax.policy import qwen3
+from rime_jax.sampler import base, native
+
+VOCABULARY, CONTEXT, SLOTS, BLOCK, CHUNKS = 24, 32, 3, 4, (2, 8)
+STOP_IDS = (3, 7)
+# `act` and `write` share a parameter set, `judge` has another.
+ROLE_SETS = {"act": "shared", "write": "shared", "judge": "other"}
+POLICY = qwen3.Qwen3(qwen3.Qwen3Config(
+    vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, head_dim=8, initializer_range=0.4))
+TEMPERATURES = (0.0, 0.5, 1.0, 1.7)
+
+
+@functools.cache
+def params_of(version):
+    """The two parameter sets that are published as `version`; three pairs take turns."""
+    first = 2 * (version % 3)
+    return {name: POLICY.init(jax.random.key(first + i))
+            for i, name in enumerate(("shared", "other"))}
+
+
+@functools.partial(jax.jit)
+def _forward_logprobs(params, ids_T):
+    positions = jnp.arange(CONTEXT)[None]
+    hidden = POLICY.forward(params, ids_T[None], positions, jnp.ones_like(positions))
+    return jax.nn.log_softmax(POLICY.logits(params, hidden)[0])
+
+
+def forward_logprobs(params, ids):
+    """Log-probabilities [T, V] of what follows each of `ids`, by one full forward."""
+    padded = np.zeros(CONTEXT, np.int32)
+    padded[: len(ids)] = ids
+    return np.asarray(_forward_logprobs(params, padded))[: len(ids)]
+
+
+def make_sampler(policy=POLICY, stop_ids=STOP_IDS, slots=SLOTS, devices=1, params=None):
+    sampler = native.NativeSampler(
+        policy, ROLE_SETS, stop_ids, slots=slots, context_tokens=CONTEXT, decode_block=BLOCK,
+        prefill_chunks=CHUNKS, devices=jax.devices()[:devices])
+    sampler.set_params(params_of(0) if params is None else params, 0)
+    sampler.warm_up()
+    return sampler
+
+
+@pytest.fixture(scope="module")
+def shared_sampler():
+    return make_sampler()
+
+
+@pytest.fixture
+def sampler(shared_sampler):
+    """The module's sampler; a test must leave every slot free and everything compiled."""
+    traces = shared_sampler.traces
+    yield shared_sampler
+    assert shared_sampler.traces == traces
+
+    async def fill():
+        sessions = [shared_sampler.open("act", [1], (i,)) for i in range(SLOTS)]
+        await asyncio.gather(*(s.generate(1) for s in sessions))
+        close(sessions)
+
+    run(fill())
+
+
+def run(coroutine):
+    """A scheduler that forgets a waiter fails the test instead of hanging it."""
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def close(sessions):
+    for session in sessions:
+        session.close()
+
+
+@dataclasses.dataclass
+class Turn:
+    """One `generate` call as it happened; `start` is where its tokens lie in `ids`."""
+
+    set_name: str
+    ids: list[int]
+    start: int
+    max_new_tokens: int
+    temperature: float
+    generation: base.Generation
+
+
+async def take_turn(session, role, max_new_tokens, temperature=1.0):
+    start = len(session.ids)
+    generation = await session.generate(max_new_tokens, temperature)
+    assert session.ids[start:] == generation.ids
+    return Turn(ROLE_SETS[role], list(session.ids), start, max_new_tokens, temperature, generation)
+
+
+def check(turn):
+    """Every token's log-probability, version and greedy choice, and the reason of the end."""
+    g = turn.generation
+    assert len(g.ids) == len(g.logprobs) == len(g.versions)
+    assert g.versions == sorted(g.versions)
+    for version in set(g.versions):
+        logprobs = forward_logprobs(params_of(version)[turn.set_name], turn.ids)
+        for i, (token, reported, made_by) in enumerate(zip(g.ids, g.logprobs, g.versions)):
+            if made_by == version:
+                of_all = logprobs[turn.start + i - 1]
+                assert abs(of_all[token] - reported) < 1e-4
+                if turn.temperature == 0:
+                    assert of_all[token] > of_all.max() - 1e-4
+    assert not set(g.ids[:-1]) & set(STOP_IDS)
+    if g.ids and g.ids[-1] in STOP_IDS:
+        assert g.finish == "stop"
+    elif len(g.ids) == turn.max_new_tokens:
+        assert g.finish == "length"
+    else:
+        assert (g.finish, len(turn.ids)) == ("context", CONTEXT)
+
+
+async def converse(sampler, rng, turns):
+    """A conversation of random turns; it may end early or be continued in another role."""
+    role = rng.choice(["act", "judge"])
+    session = sampler.open(role, random_ids(rng, 1, 12), rng.integers(0, 2**32, 3).tolist())
+    for _ in range(rng.integers(1, 5)):
+        for _ in range(rng.integers(0, 6)):
+            await asyncio.sleep(0)
+        max_new_tokens = int(rng.integers(1, 10))
+        turns.append(await take_turn(session, role, max_new_tokens, float(rng.choice(TEMPERATURES))))
+        if rng.random() < 0.3:
+            role = rng.choice(list(ROLE_SETS))
+            ids = session.ids + random_ids(rng, 0, 4)
+            session = sampler.open(role, ids[:CONTEXT], (int(rng.integers(100)),), parent=session)
+        else:
+            session.extend(random_ids(rng, 0, 7)[: CONTEXT - len(session.ids)])
+    session.close()
+
+
+def random_ids(rng, low, high):
+    return rng.integers(0, VOCABULARY, rng.integers(low, high)).tolist()
+
+
+async def schedule(sampler, seed, publishes):
+    """Turns of 1 to 9 conversations at once, while new parameters may come at any moment."""
+    rng = np.random.default_rng(seed)
+    turns = []
+
+    async def publish():
+        for _ in range(publishes):
+            for _ in range(rng.integers(1, 12)):
+                await asyncio.sleep(0)
+            await sampler.publish(params_of(sampler.version + 1), sampler.version + 1)
+
+    await asyncio.gather(
+        publish(), *(converse(sampler, r, turns) for r in rng.spawn(int(rng.integers(1, 10)))))
+    return turns
+
+
+@hypothesis.settings(
+    max_examples=30, deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), publishes=st.sampled_from([0, 0, 3]))
+def test_every_token_has_the_logprob_of_a_full_forward_of_its_version(sampler, seed, publishes):
+    for turn in run(schedule(sampler, seed, publishes)):
+        check(turn)
+
+
+def test_nothing_is_compiled_after_warm_up(caplog):
+    sampler = make_sampler()
+    for version in (1, 2):
+        params_of(version)
+    caplog.clear()
+    with jax.log_compiles():
+        for seed in range(5):
+            run(schedule(sampler, seed, publishes=2))
+    assert sampler.traces == len(CHUNKS)
+    assert not [r.getMessage() for r in caplog.records if "ompil" in r.getMessage()]
+
+
+def test_greedy_tokens_are_those_of_decoding_one_at_a_time(sampler):
+    rng = np.random.default_rng(0)
+    prompts = [random_ids(rng, 1, 14) for _ in range(5)]
+
+    async def generate():
+        sessions = [sampler.open("act", p, (0,)) for p in prompts]
+        found = await asyncio.gather(*(greedy(s) for s in sessions))
+        return found
+
+    async def greedy(session):
+        generation = await session.generate(12, temperature=0)
+        session.close()
+        return generation.ids
+
+    params = params_of(sampler.version)["shared"]
+    for prompt, found in zip(prompts, run(generate()), strict=True):
+        ids = list(prompt)
+        while len(ids) - len(prompt) < 12 and not (ids[len(prompt):] and ids[-1] in STOP_IDS):
+            ids.append(int(forward_logprobs(params, ids)[-1].argmax()))
+        assert found == ids[len(prompt):]
+
+
+async def three_turns(sampler, seed, role="act"):
+    """A fixed conversation; only its sampled tokens may differ."""
+    session = sampler.open(role, [5, 1, 2], seed)
+    turns = []
+    for _ in range(3):
+        turns.append(await take_turn(session, role, 6))
+        session.extend([1, 4])
+    session.close()
+    return turns
+
+
+def assert_same_turns(a, b):
+    for one, other in zip(a, b, strict=True):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.generation.logprobs, other.generation.logprobs, atol=1e-5)
+
+
+@pytest.mark.parametrize("crowd", range(4))
+def test_what_a_seed_generates_does_not_depend_on_company_or_slot(sampler, crowd):
+    alone = run(three_turns(sampler, (7, 0)))
+
+    async def in_company():
+        # The crowd arrives first: it takes the first slots, and makes the conversation wait.
+        rng = np.random.default_rng(crowd)
+        others = [asyncio.create_task(converse(sampler, r, [])) for r in rng.spawn(crowd * 2)]
+        await asyncio.sleep(0)
+        turns = await three_turns(sampler, (7, 0))
+        await asyncio.gather(*others)
+        return turns
+
+    assert_same_turns(alone, run(in_company()))
+
+
+def test_seeds_generate_different_conversations(sampler):
+    seen = {tuple(run(three_turns(sampler, (seed, n)))[-1].ids) for seed in (0, 1) for n in (0, 1)}
+    assert len(seen) == 4
+
+
+def test_eight_devices_generate_what_one_device_generates():
+    one, eight = make_sampler(slots=8, devices=1), make_sampler(slots=8, devices=8)
+
+    async def crowd(sampler):
+        roles = ["act", "judge"] * 6
+        return await asyncio.gather(
+            *(three_turns(sampler, (i,), role) for i, role in enumerate(roles)))
+
+    for a, b in zip(run(crowd(one)), run(crowd(eight)), strict=True):
+        assert_same_turns(a, b)
+        for turn in b:
+            check(turn)
+
+
+def test_slots_that_cannot_be_spread_are_refused():
+    with pytest.raises(ValueError, match="sampler.slots = 3 .* 2 devices"):
+        make_sampler(devices=2)
+
+
+@pytest.mark.parametrize("temperature", [0.6, 1.0])
+def test_samples_follow_the_softmax(sampler, temperature):
+    draws, prompt = 1200, [2, 9, 4]
+
+    async def first_token(seed):
+        session = sampler.open("judge", prompt, (11, seed))
+        generation = await session.generate(1, temperature)
+        session.close()
+        return generation.ids[0]
+
+    async def all_draws():
+        return await asyncio.gather(*(first_token(seed) for seed in range(draws)))
+
+    logprobs = forward_logprobs(params_of(sampler.version)["other"], prompt)[-1]
+    expected = draws * np.asarray(jax.nn.softmax(logprobs / temperature), np.float64)
+    observed = np.bincount(run(all_draws()), minlength=VOCABULARY)
+    # Chi-square wants at least five expected in each cell; the rare tokens share one.
+    rare = expected < 5
+    cells = [np.append(counts[~rare], counts[rare].sum()) for counts in (observed, expected)]
+    assert len(cells[0]) > 5
+    cells[1] *= draws / cells[1].sum()
+    assert scipy.stats.chisquare(*cells).pvalue > 1e-3
+
+
+def test_a_generation_open_across_a_publish_records_both_versions(sampler):
+    async def generate():
+        old = sampler.version
+        # No stop token within the first block, so that there is something left to generate.
+        for seed in range(20):
+            session = sampler.open("act", [1, 2, 3], (seed,))
+            before = sampler.generated_tokens
+            waiting = asyncio.create_task(take_turn(session, "act", 3 * BLOCK))
+            while sampler.generated_tokens == before:
+                await asyncio.sleep(0)
+            if not waiting.done() and session.ids[-1] not in STOP_IDS:
+                await sampler.publish(params_of(old + 1), old + 1)
+                turn = await waiting
+                session.close()
+                return old, turn
+            await waiting
+            session.close()
+
+    old, turn = run(generate())
+    check(turn)
+    assert turn.generation.versions[:BLOCK] == [old] * BLOCK
+    assert set(turn.generation.versions[BLOCK:]) == {old + 1}
+
+
+def test_a_session_kept_over_a_publish_goes_on_with_the_new_parameters(sampler):
+    async def generate():
+        session = sampler.open("act", [1, 2, 3], (0,))
+        turns = [await take_turn(session, "act", 3)]
+        await sampler.publish(params_of(sampler.version + 1), sampler.version + 1)
+        session.extend([4])
+        turns.append(await take_turn(session, "act", 3))
+        session.close()
+        return turns
+
+    before, after = run(generate())
+    check(before)
+    check(after)
+    assert set(after.generation.versions) == {before.generation.versions[0] + 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Counting:
+    """A policy that is certain of the successor of the last token; its cache holds nothing."""
+
+    vocab_size: int = VOCABULARY
+
+    def init_cache(self, slots, tokens):
+        return jnp.zeros((slots, tokens))
+
+    def extend(self, params, cache, tokens, start, count):
+        return jax.nn.one_hot((tokens + 1) % self.vocab_size, self.vocab_size), cache
+
+    def logits(self, params, hidden):
+        return hidden * params
+
+
+@pytest.fixture(scope="module")
+def counting_sampler():
+    return make_sampler(Counting(), stop_ids=(20,), params={"shared": 1e3, "other": 1e3})
+
+
+def generate_once(sampler, prompt, max_new_tokens):
+    async def generate():
+        session = sampler.open("act", prompt, (0,))
+        generation = await session.generate(max_new_tokens)
+        session.close()
+        return generation
+
+    return run(generate())
+
+
+# The prompts count up to `last`; 20 is the stop id, and 32 tokens fit.
+@pytest.mark.parametrize("length, last, max_new_tokens, ids, finish", [
+    (1, 17, 3, [18, 19, 20], "stop"),
+    (1, 17, 2, [18, 19], "length"),
+    (1, 19, 1, [20], "stop"),
+    (1, 5, 1, [6], "length"),
+    (1, 5, 9, [6, 7, 8, 9, 10, 11, 12, 13, 14], "length"),
+    (1, 5, BLOCK, [6, 7, 8, 9], "length"),
+    (29, 5, 9, [6, 7, 8], "context"),
+    (29, 5, 3, [6, 7, 8], "length"),
+    (29, 17, 9, [18, 19, 20], "stop"),
+    (31, 5, 9, [6], "context"),
+    (31, 19, 9, [20], "stop"),
+    (32, 5, 9, [], "context"),
+    (40, 5, 9, [], "context"),
+    (1, 5, 0, [], "length"),
+])
+def test_generation_ends_exactly_at(counting_sampler, length, last, max_new_tokens, ids, finish):
+    prompt = [1] * (length - 1) + [last]
+    generation = generate_once(counting_sampler, prompt, max_new_tokens)
+    assert (generation.ids, generation.finish) == (ids, finish)
+
+
+def test_a_generation_of_no_tokens_leaves_the_session_as_it_was(sampler):
+    async def generate():
+        session = sampler.open("act", [1, 2, 3], (0,))
+        await session.generate(0)
+        turn = await take_turn(session, "act", 3)
+        session.close()
+        return turn
+
+    check(run(generate()))
+
+
+async def until(condition):
+    while not condition():
+        await asyncio.sleep(0)
+
+
+def test_cancelled_tasks_free_their_slots_and_disturb_nobody(sampler):
+    async def holding(seed):
+        session = sampler.open("act", [1, 2], (seed,))
+        try:
+            return await take_turn(session, "act", 25)
+        finally:
+            session.close()
+
+    async def cancel_some():
+        before = sampler.generated_tokens
+        tasks = [asyncio.create_task(holding(seed)) for seed in range(2 * SLOTS)]
+        await until(lambda: sampler.generated_tokens > before)
+        # One that runs (if it has not ended by now) and one that waits for a slot.
+        tasks[0].cancel()
+        tasks[-1].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    results = run(cancel_some())
+    assert isinstance(results[-1], asyncio.CancelledError)
+    assert len([r for r in results if isinstance(r, Turn)]) >= 2 * SLOTS - 2
+    for turn in results[1:-1]:
+        check(turn)
+
+
+def test_a_session_goes_on_after_its_generation_was_cancelled(sampler):
+    async def generate():
+        session = sampler.open("act", [1, 2, 3], (4,))
+        before = sampler.generated_tokens
+        task = asyncio.create_task(session.generate(25, temperature=0))
+        await until(lambda: sampler.generated_tokens > before)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        turn = await take_turn(session, "act", 3)
+        session.close()
+        return turn
+
+    check(run(generate()))
+
+
+def test_closing_a_session_cancels_its_generation(sampler):
+    async def generate():
+        session = sampler.open("act", [1, 2, 3], (4,))
+        task = asyncio.create_task(session.generate(25))
+        await asyncio.sleep(0)
+        session.close()
+        session.close()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(RuntimeError, match="closed session"):
+            await session.generate(1)
+
+    run(generate())
+
+
+def test_a_failed_device_call_reaches_all_waiters_and_spoils_no_later_token(sampler, monkeypatch):
+    step = sampler._step
+
+    def out_of_memory(params, cache, *args):
+        jax.tree.map(lambda a: a.delete(), cache)
+        monkeypatch.setattr(sampler, "_step", step)
+        raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    async def generate():
+        # A session between two turns, whose cache is lost as well.
+        kept = sampler.open("act", [1, 2, 3, 4, 5], (0,))
+        await kept.generate(2)
+        monkeypatch.setattr(sampler, "_step", out_of_memory)
+        others = [sampler.open("judge", [6, 5], (i,)) for i in range(SLOTS + 2)]
+        failures = await asyncio.gather(
+            *(s.generate(3) for s in others), return_exceptions=True)
+        assert [str(f) for f in failures] == ["RESOURCE_EXHAUSTED"] * len(others)
+        retried = await take_turn(others[0], "judge", 3)
+        close(others)
+        kept.extend([8])
+        turns = [retried, await take_turn(kept, "act", 3)]
+        kept.close()
+        return turns
+
+    for turn in run(generate()):
+        check(turn)
+
+
+def test_a_parent_must_be_a_prefix(sampler):
+    async def open_pair():
+        parent = sampler.open("act", [1, 2, 3], (0,))
+        with pytest.raises(ValueError, match="not a prefix"):
+            sampler.open("write", [1, 2], (0,), parent=parent)
+        parent.close()
+
+    run(open_pair())
+
+
+def test_an_empty_session_cannot_generate(sampler):
+    with pytest.raises(ValueError, match="at least one prompt token"):
+        run(sampler.open("act", [], (0,)).generate(1))
