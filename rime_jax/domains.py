@@ -1,13 +1,15 @@
 """What a domain brings to the loop: environments, prompts, the grammar of its memory, streams."""
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
 import ml_collections
 import numpy as np
 
+from rime_jax import config as config_lib
 from rime_jax import memory, prompts, streams
 from rime_jax.envs import base as env_base
 from rime_jax.envs.alchemy import env as alchemy_env
@@ -72,34 +74,53 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
 
 
 def alchemy_rules(env: ml_collections.ConfigDict) -> game.Rules:
-    """The rules of a trial under `config.env`; both text forms offer to end it."""
-    return game.Rules(
-        stones=env.stones,
-        potions=env.potions,
-        max_steps=env.max_steps,
-        end_trial_action=True,
-        values=env.value_display,
-        supply=env.supply,
-        end_when_banked=env.end_when_banked,
-        min_oracle=env.min_oracle,
-    )
+    """The rules of a trial under `config.env`; both text forms offer to end it.
+
+    Raises:
+      ConfigError: the options do not go together.
+    """
+    with _config_errors():
+        return game.Rules(
+            stones=env.stones,
+            potions=env.potions,
+            max_steps=env.max_steps,
+            end_trial_action=True,
+            values=env.value_display,
+            supply=env.supply,
+            end_when_banked=env.end_when_banked,
+            min_oracle=env.min_oracle,
+        )
 
 
 def alchemy_stream_maker(
     env: ml_collections.ConfigDict, split: Split
 ) -> Callable[[int, np.random.Generator], streams.Stream]:
-    """Generated streams, or those of the episode file that `config.env` names."""
+    """Generated streams, or those of the episode file that `config.env` names.
+
+    Raises:
+      ConfigError: the options do not go together, or the file cannot be used.
+    """
     rules = alchemy_rules(env)
-    if env.episodes_file:
-        return alchemy_streams.streams_from_file(
-            split, episode_path=env.episodes_file, split_path=env.split_file,
-            trials=env.trials, rules=rules,
+    with _config_errors():
+        if env.episodes_file:
+            return alchemy_streams.streams_from_file(
+                split, episode_path=env.episodes_file, split_path=env.split_file,
+                trials=env.trials, rules=rules,
+            )
+        return alchemy_streams.make_streams(
+            split, edges=env.edges, trials=env.trials, rules=rules,
+            heldout_fraction=env.heldout_fraction, split_seed=_SPLIT_SEED,
+            curriculum_streams=env.pass_streams,
         )
-    return alchemy_streams.make_streams(
-        split, edges=env.edges, trials=env.trials, rules=rules,
-        heldout_fraction=env.heldout_fraction, split_seed=_SPLIT_SEED,
-        curriculum_streams=env.pass_streams,
-    )
+
+
+@contextlib.contextmanager
+def _config_errors() -> Iterator[None]:
+    """Environments know no configuration: what they refuse is an error of the options here."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise config_lib.ConfigError(f"options env.*: {error}") from error
 
 
 # Part of the definition of the held-out set: the shipped warm start was trained on its complement.

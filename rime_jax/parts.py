@@ -55,7 +55,7 @@ def build(config: ml_collections.ConfigDict) -> Parts:
     """Loads the model and makes the parts.
 
     Raises:
-      ConfigError, ModelError, ValueError: what does not fit, and the remedy.
+      ConfigError, ModelError, TemplateError: what does not fit, and the remedy.
     """
     directory = weights.resolve(config.model.path)
     policy = weights.make_policy(directory, config.model.dtype, config.model.remat)
@@ -63,19 +63,28 @@ def build(config: ml_collections.ConfigDict) -> Parts:
     chat = chat_lib.ChatTokens(tokenizer)
     domain = domains.make(config)
     _check_words(config, chat)
-    sampler = native.NativeSampler(
-        policy,
-        {"act": config.roles.act, "write": config.roles.write},
-        chat.stop_ids,
-        slots=config.sampler.slots,
-        context_tokens=config.rollout.context_tokens,
-        decode_block=config.sampler.decode_block,
-        prefill_chunks=config.sampler.prefill_chunks,
-        devices=jax.local_devices(),
-    )
+    sampler = _make_sampler(config, policy, chat)
     judge = lexical.LexicalJudge(domain.memory_format) if config.judge.kind == "lexical" else None
     return Parts(config, policy, weights.load(directory, policy.config), tokenizer, chat, domain,
                  sampler, judge)
+
+
+def _make_sampler(
+    config: ml_collections.ConfigDict, policy: qwen3.Qwen3, chat: chat_lib.ChatTokens
+) -> native.NativeSampler:
+    try:
+        return native.NativeSampler(
+            policy,
+            {"act": config.roles.act, "write": config.roles.write},
+            chat.stop_ids,
+            slots=config.sampler.slots,
+            context_tokens=config.rollout.context_tokens,
+            decode_block=config.sampler.decode_block,
+            prefill_chunks=config.sampler.prefill_chunks,
+            devices=jax.local_devices(),
+        )
+    except ValueError as error:
+        raise config_lib.ConfigError(str(error)) from error
 
 
 def _check_words(config: ml_collections.ConfigDict, chat: chat_lib.ChatTokens) -> None:

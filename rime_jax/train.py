@@ -60,9 +60,13 @@ def train(config: ml_collections.ConfigDict, directory: run_dir.RunDir) -> bool:
     Raises:
       ConfigError, ModelError, CheckpointError: something does not fit; nothing was changed.
     """
+    # All that may not fit is made before anything is written.
+    built = parts.build(config)
+    learner = _make_learner(built)
+    source = streams.StreamSource(built.domain.make_stream("train"), config.seed)
     directory.create_or_resume(config, config.resume)
     with directory.lock(), asyncio.Runner() as runner:
-        trainer = Trainer(config, directory)
+        trainer = Trainer(built, learner, source, directory)
         try:
             return runner.run(trainer.run())
         finally:
@@ -88,18 +92,17 @@ def restore_params(built: parts.Parts, run: pathlib.Path) -> tuple[int, dict[str
 class Trainer:
     """One run: its parts, the learner's state, and where it is written."""
 
-    def __init__(self, config: ml_collections.ConfigDict, directory: run_dir.RunDir):
-        # ------------------------------------------------------------------ model and learner
-        self.config, self.directory = config, directory
-        self.built = parts.build(config)
-        self.learner = _make_learner(self.built)
+    def __init__(
+        self, built: parts.Parts, learner: update_lib.Learner, source: streams.StreamSource,
+        directory: run_dir.RunDir,
+    ):
+        # ------------------------------------------------------------------ parameters
+        self.config = config = built.config
+        self.built, self.learner, self.source, self.directory = built, learner, source, directory
         self.state = self.learner.init(self.built.initial_sets())
         self.reference = None
         if config.learner.kl_coef > 0 or config.track.kl_every:
             self.reference = self.learner.place(self.built.initial_params)
-
-        # ------------------------------------------------------------------ streams
-        self.source = streams.StreamSource(self.built.domain.make_stream("train"), config.seed)
 
         # ------------------------------------------------------------------ resume
         self.checkpoints = checkpoint.Checkpoints(
@@ -113,9 +116,11 @@ class Trainer:
         self.saved_source = self.source.state()
 
         # ------------------------------------------------------------------ tracking
-        metrics.truncate(directory.metrics, self.step)
+        # Without a checkpoint the initial policy is evaluated again, as step 0.
+        first = self.step + 1 if self.step else 0
+        metrics.truncate(directory.metrics, first - 1)
         self.log = metrics.MetricsLog(directory.metrics)
-        self.board = tensorboard.TensorBoardWriter(directory.tb, self.step + 1)
+        self.board = tensorboard.TensorBoardWriter(directory.tb, first)
         self.board.hparams(dict(config_lib.flatten(config)))
         self.board.layout(texts.LAYOUT)
         self.line = progress.Progress(config.steps)

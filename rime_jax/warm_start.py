@@ -21,6 +21,7 @@ import ml_collections
 import numpy as np
 import optax
 
+from rime_jax import config as config_lib
 from rime_jax import domains, experiment, prompts
 from rime_jax.envs.alchemy import demonstrations, text_compact
 from rime_jax.learner import mesh as mesh_lib
@@ -41,8 +42,9 @@ def main() -> None:
     experiment.add_arguments(parser)
     parser.add_argument("--out", required=True, type=pathlib.Path, help="model directory to write")
     arguments = parser.parse_args()
-    config = experiment.read(arguments.config, arguments.set)
-    policy, params, tokenizer = train(config)
+    with experiment.clean_errors():
+        config = experiment.read(arguments.config, arguments.set)
+        policy, params, tokenizer = train(config)
     weights.save(arguments.out, policy.config, params, tokenizer)
     print(f"saved {arguments.out}; use it with --set model.path={arguments.out}")
 
@@ -161,7 +163,12 @@ def _pad(
     sequences: list[Sequence], lengths: list[int], env_token_weight: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     longest = max(len(ids) for ids, _ in sequences)
-    length = next(n for n in lengths if n >= longest)
+    length = next((n for n in lengths if n >= longest), None)
+    if length is None:
+        raise config_lib.ConfigError(
+            f"rollout.context_tokens = {lengths[-1]} cannot hold a demonstration of {longest} "
+            "tokens; raise it"
+        )
     tokens = np.zeros((len(sequences), length), np.int32)
     weight = np.zeros((len(sequences), length), np.float32)
     own = np.zeros((len(sequences), length), bool)

@@ -1,16 +1,20 @@
 """What several tests share: a sampler that plays given texts, and a very small model."""
 
 import asyncio
+import atexit
 import dataclasses
+import functools
+import pathlib
+import shutil
+import tempfile
 
-import jax
 import numpy as np
 
 from rime_jax import config as config_lib
-from rime_jax import domains
+from rime_jax import domains, warm_start
 from rime_jax.envs.alchemy import text_compact
 from rime_jax.policy import chat as chat_lib
-from rime_jax.policy import qwen3, weights, words
+from rime_jax.policy import weights, words
 from rime_jax.rollout import collect as collect_lib
 from rime_jax.rollout import loop
 from rime_jax.sampler.base import Generation
@@ -136,10 +140,20 @@ def play(script, *, config=None, streams=None, siblings=1, judge=None, make_env=
     return rollouts, sampler
 
 
-def save_tiny_model(directory, width=16, seed=0):
-    """A model directory of one layer with random weights; returns the path as text."""
-    policy = qwen3.Qwen3(qwen3.Qwen3Config(
-        vocab_size=len(TOKENIZER), hidden_size=width, intermediate_size=32, num_hidden_layers=1,
-        num_attention_heads=2, num_key_value_heads=1, head_dim=8, initializer_range=0.3))
-    weights.save(directory, policy.config, policy.init(jax.random.key(seed)), TOKENIZER)
-    return str(directory)
+def warm_config():
+    """A warm start of seconds: enough for replies that are actions and memories that parse."""
+    config = small_config()
+    for name, value in dict(steps=250, sequences=32, hidden_size=32, intermediate_size=64,
+                            layers=1, heads=2, lr=1e-2).items():
+        config.warm_start[name] = value
+    return config
+
+
+@functools.cache
+def warm_model():
+    """Path of the model directory that `warm_config` makes, once a process."""
+    directory = tempfile.mkdtemp(prefix="rime_jax_test_model")
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    policy, params, tokenizer = warm_start.train(warm_config())
+    weights.save(pathlib.Path(directory), policy.config, params, tokenizer)
+    return directory

@@ -10,17 +10,15 @@ G = H // K, N head dimension, F feed-forward, V vocabulary, L layers.
 """
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from rime_jax.policy import attention, layers
+
 Params = dict[str, Any]
 
-# Up to this vocabulary an embedding lookup is a product with one-hot rows: its gradient is then a
-# matrix product too, and not a scatter, which CPUs do one row at a time.
-_ONE_HOT_VOCABULARY = 512
 # A scan copies what each layer saves; so few layers compile as fast unrolled, and run a quarter
 # faster (CPU).
 _UNROLLED_LAYERS = 6
@@ -123,29 +121,22 @@ class Qwen3:
     ) -> jax.Array:
         """See policy/base.py. tokens, positions, segments [B, T] → [B, T, D]."""
         c = self.config
-        T = tokens.shape[1]
-        causal_TxT = jnp.tril(jnp.ones((T, T), bool))
-        mask_BxTxT = (segments[:, :, None] == segments[:, None, :]) & causal_TxT[None]
-        sin_cos = _rotary(positions, c)
+        sin_cos = self._rotary(positions)
 
-        def layer(x_BxTxD: jax.Array, p: Params) -> tuple[jax.Array, None]:
-            q, k, v = self._qkv(p, _rms_norm(x_BxTxD, p["attn_norm"], c.rms_norm_eps), sin_cos)
-            mixed = _attention(q, k, v, mask_BxTxT)
+        def block(x_BxTxD: jax.Array, p: Params) -> tuple[jax.Array, None]:
+            mixed = attention.packed_attention(*self._qkv(p, x_BxTxD, sin_cos), segments)
             return self._residuals(p, x_BxTxD, mixed), None
 
         if self.remat == "layer":
-            layer = jax.checkpoint(layer, prevent_cse=False)
+            block = jax.checkpoint(block, prevent_cse=False)
         x, _ = jax.lax.scan(
-            layer, self._embed(params, tokens), params["layers"],
+            block, self._embed(params, tokens), params["layers"],
             unroll=c.num_hidden_layers <= _UNROLLED_LAYERS,
         )
-        return _rms_norm(x, params["final_norm"], c.rms_norm_eps)
+        return layers.rms_norm(x, params["final_norm"], c.rms_norm_eps)
 
     def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
-        head = params["embed"] if self.config.tie_word_embeddings else params["head"]
-        return jnp.matmul(
-            hidden, head.astype(hidden.dtype).T, preferred_element_type=jnp.float32
-        )
+        return layers.head(params["embed" if self.config.tie_word_embeddings else "head"], hidden)
 
     def init_cache(self, slots: int, tokens: int) -> Any:
         """Per layer the keys (normed, rotated) and values, each [slots, K, tokens, N]."""
@@ -167,42 +158,41 @@ class Qwen3:
         """See policy/base.py. The layers are unrolled: a scanned cache would be copied per step."""
         c = self.config
         C = tokens.shape[1]
-        S = cache[0][0].shape[2]
         positions_BxC = start[:, None] + jnp.arange(C)[None]
-        real_BxC = jnp.arange(C)[None] < count[:, None]
-        # Indices from S on are out of bounds: those writes are dropped.
-        targets_BxC = jnp.where(real_BxC, positions_BxC, S + jnp.arange(C)[None])
-        mask_BxCxS = jnp.arange(S)[None, None] <= positions_BxC[:, :, None]
-        sin_cos = _rotary(positions_BxC, c)
+        targets_BxC = attention.write_targets(start, count, C, cache[0][0].shape[2])
+        sin_cos = self._rotary(positions_BxC)
         x = self._embed(params, tokens)
         new_cache = []
         for i, (k_cache, v_cache) in enumerate(cache):
             p = jax.tree.map(lambda a, i=i: a[i], params["layers"])
-            q, k, v = self._qkv(p, _rms_norm(x, p["attn_norm"], c.rms_norm_eps), sin_cos)
-            k_cache = _write(k_cache, k, targets_BxC)
-            v_cache = _write(v_cache, v, targets_BxC)
-            x = self._residuals(p, x, _attention(q, k_cache, v_cache, mask_BxCxS))
+            q, k, v = self._qkv(p, x, sin_cos)
+            k_cache = attention.write_cache(k_cache, k, targets_BxC)
+            v_cache = attention.write_cache(v_cache, v, targets_BxC)
+            mixed = attention.cached_attention(q, k_cache, v_cache, positions_BxC)
+            x = self._residuals(p, x, mixed)
             new_cache.append((k_cache, v_cache))
-        return _rms_norm(x, params["final_norm"], c.rms_norm_eps), tuple(new_cache)
+        return layers.rms_norm(x, params["final_norm"], c.rms_norm_eps), tuple(new_cache)
 
     def _embed(self, params: Params, tokens: jax.Array) -> jax.Array:
-        embed = params["embed"].astype(self.dtype)
-        if self.config.vocab_size <= _ONE_HOT_VOCABULARY:
-            return jax.nn.one_hot(tokens, self.config.vocab_size, dtype=self.dtype) @ embed
-        return embed[tokens]
+        return layers.embed(params["embed"], tokens, self.dtype)
+
+    def _rotary(self, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
+        c = self.config
+        return layers.rotary(positions, layers.rotary_frequencies(c.head_dim, c.rope_theta))
 
     def _qkv(self, p: Params, x_BxTxD: jax.Array, sin_cos) -> tuple[jax.Array, ...]:
-        """Queries [B, H, T, N], keys and values [B, K, T, N]; normed and rotated."""
+        """Queries [B, H, T, N], keys and values [B, K, T, N] of the block's input x."""
         c = self.config
         B, T, _ = x_BxTxD.shape
+        h = layers.rms_norm(x_BxTxD, p["attn_norm"], c.rms_norm_eps)
 
         def heads(name: str, n: int) -> jax.Array:
-            return (x_BxTxD @ p[name].astype(self.dtype)).reshape(B, T, n, c.head_dim)
+            return (h @ p[name].astype(self.dtype)).reshape(B, T, n, c.head_dim)
 
-        q = _rms_norm(heads("q", c.num_attention_heads), p["q_norm"], c.rms_norm_eps)
-        k = _rms_norm(heads("k", c.num_key_value_heads), p["k_norm"], c.rms_norm_eps)
+        q = layers.rms_norm(heads("q", c.num_attention_heads), p["q_norm"], c.rms_norm_eps)
+        k = layers.rms_norm(heads("k", c.num_key_value_heads), p["k_norm"], c.rms_norm_eps)
         v = heads("v", c.num_key_value_heads)
-        q, k = _rotate(q, sin_cos), _rotate(k, sin_cos)
+        q, k = layers.rotate(q, sin_cos), layers.rotate(k, sin_cos)
         return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
 
     def _residuals(self, p: Params, x_BxTxD: jax.Array, mixed_BxHxTxN: jax.Array) -> jax.Array:
@@ -210,11 +200,7 @@ class Qwen3:
         B, H, T, N = mixed_BxHxTxN.shape
         flat = mixed_BxHxTxN.swapaxes(1, 2).reshape(B, T, H * N)
         x = x_BxTxD + flat @ p["o"].astype(self.dtype)
-        h = _rms_norm(x, p["mlp_norm"], self.config.rms_norm_eps)
-        # One product for both halves; stacked on an axis of their own they stay shardable.
-        both_Dx2xF = jnp.stack([p["gate"], p["up"]], 1).astype(self.dtype)
-        gate_up = jnp.einsum("btd,dcf->btcf", h, both_Dx2xF)
-        return x + (jax.nn.silu(gate_up[:, :, 0]) * gate_up[:, :, 1]) @ p["down"].astype(self.dtype)
+        return x + layers.swiglu(p, layers.rms_norm(x, p["mlp_norm"], self.config.rms_norm_eps))
 
 
 def _shapes(c: Qwen3Config) -> dict[str, tuple[int, ...]]:
@@ -226,51 +212,3 @@ def _shapes(c: Qwen3Config) -> dict[str, tuple[int, ...]]:
         "k_norm": (L, c.head_dim), "q": (L, D, q), "k": (L, D, kv), "v": (L, D, kv),
         "o": (L, q, D), "gate": (L, D, F), "up": (L, D, F), "down": (L, F, D),
     }
-
-
-def _rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-    """RMS norm over the last axis in float32, cast back before the weight (as Qwen3 does)."""
-    wide = x.astype(jnp.float32)
-    normed = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), -1, keepdims=True) + eps)
-    shape = (1,) * (x.ndim - 1) + weight.shape
-    return normed.astype(x.dtype) * weight.astype(x.dtype).reshape(shape)
-
-
-def _rotary(positions: jax.Array, c: Qwen3Config) -> tuple[jax.Array, jax.Array]:
-    """sin and cos [B, T, 1, N / 2] of position × frequency, in float32."""
-    half = c.head_dim // 2
-    frequency = c.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = positions[..., None, None].astype(jnp.float32) * frequency.reshape(1, 1, 1, half)
-    return jnp.sin(angle), jnp.cos(angle)
-
-
-def _rotate(x: jax.Array, sin_cos: tuple[jax.Array, jax.Array]) -> jax.Array:
-    sin, cos = (t.astype(x.dtype) for t in sin_cos)
-    a, b = jnp.split(x, 2, -1)
-    return jnp.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
-
-
-def _attention(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Grouped-query attention: q [B, H, T, N], k and v [B, K, S, N], mask [B, T, S] → [B, H, T, N].
-
-    The G query heads of a key head are folded into its rows, so that both products are plain
-    batched matrix products (a quarter faster than five-axis contractions on a CPU).
-    """
-    B, H, T, N = q.shape
-    K, S = k.shape[1:3]
-    G = H // K
-    rows = q.reshape(B, K, G * T, N)
-    scores = jnp.matmul(rows, k.swapaxes(2, 3), preferred_element_type=jnp.float32)
-    scores = scores.reshape(B, H, T, S) * (1 / math.sqrt(N))
-    # Finite, so that a row without any key (padding) yields numbers and not nan.
-    weights = jax.nn.softmax(jnp.where(mask[:, None], scores, -1e30), -1).astype(v.dtype)
-    return (weights.reshape(B, K, G * T, S) @ v).reshape(B, H, T, N)
-
-
-def _write(cache: jax.Array, new: jax.Array, targets: jax.Array) -> jax.Array:
-    """Puts new [B, K, C, N] at positions targets [B, C] of cache [B, K, S, N]."""
-
-    def write_row(cache_KxSxN, new_KxCxN, targets_C):
-        return cache_KxSxN.at[:, targets_C].set(new_KxCxN, mode="drop", unique_indices=True)
-
-    return jax.vmap(write_row)(cache, new, targets)

@@ -35,6 +35,14 @@ _TOP_NAMES = {
     "head": "lm_head.weight",
 }
 
+# Fields of config.json that select variants of Qwen3 → the one that qwen3.py computes.
+_PLAIN = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "use_sliding_window": False,
+    "rope_type": "default",
+}
+
 
 class ModelError(ValueError):
     """A model directory that cannot be used; the message names the file and the remedy."""
@@ -60,15 +68,20 @@ def read_config(directory: pathlib.Path) -> qwen3.Qwen3Config:
     """The sizes in a config.json.
 
     Raises:
-      ModelError: another architecture, or a field that is missing.
+      ModelError: another architecture, a variant of Qwen3 that `qwen3.py` does not compute, or a
+        field that is missing.
     """
     file = directory / "config.json"
     fields = json.loads(file.read_text())
     if fields.get("model_type") != "qwen3":
         raise ModelError(f"{file}: model_type {fields.get('model_type')!r}; this version knows "
                          "'qwen3'")
-    rope = fields.get("rope_parameters") or fields
-    known = {**fields, "rope_theta": rope.get("rope_theta", 1e6)}
+    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
+    known = {**fields, **rope, "rope_type": rope.get("rope_type", rope.get("type"))}
+    for name, plain in _PLAIN.items():
+        if known.get(name) not in (None, plain):
+            raise ModelError(f"{file}: {name} = {known[name]!r} is not implemented; use a model "
+                             f"with {plain!r}")
     names = [f.name for f in dataclasses.fields(qwen3.Qwen3Config)]
     try:
         return qwen3.Qwen3Config(**{n: known[n] for n in names})
