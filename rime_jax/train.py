@@ -205,10 +205,13 @@ class Trainer:
         """Writes what a finished iteration showed; evaluates and saves when it is time."""
         config, step = self.config, self.step
         last = step == config.steps
-        if config.eval.every and step % config.eval.every == 0 and not last:
-            found |= await self._quick_evaluation()
-        self.log.write(step, found)
-        self.board.scalars(step, metrics.jsonable(found))
+        try:
+            if config.eval.every and step % config.eval.every == 0 and not last:
+                found |= await self._quick_evaluation()
+        finally:
+            # Also when a signal ends the evaluation: the iteration itself is complete.
+            self.log.write(step, found)
+            self.board.scalars(step, metrics.jsonable(found))
         if config.track.text_every and (step % config.track.text_every == 0 or step == 1):
             for tag, text in texts.rollout_texts(rollouts).items():
                 self.board.text(step, tag, text)

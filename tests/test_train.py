@@ -1,9 +1,12 @@
 """The training program as its user runs it: what it writes, and that a stopped run continues."""
 
+import asyncio
+import dataclasses
 import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +19,7 @@ from tensorboard.backend.event_processing import event_accumulator
 
 from rime_jax import config as config_lib
 from rime_jax import experiment, parts, train
+from rime_jax.policy import qwen3, weights, words
 from rime_jax.tracking import metrics, run_dir
 from tests import scripted
 
@@ -33,7 +37,7 @@ def tiny(model, directory, **values):
     return scripted.small_config(**{
         "model__path": model, "run_dir": str(directory), "steps": STEPS,
         "learner__row_tokens": 128, "learner__microbatch_rows": 8,
-        "learner__lr": 1e-2, "learner__warmup_updates": 2,
+        "learner__lr": 1e-3, "learner__warmup_updates": 2,
         "sampler__slots": 24, "sampler__prefill_chunks": (16,),
         "eval__every": 3, "eval__streams": 4, "eval__rollouts": 1, "eval__bootstrap": 100,
         "track__checkpoint_every": 1, "track__samples_every": 2, "track__text_every": 2,
@@ -109,6 +113,7 @@ def test_every_iteration_has_its_line_with_the_promised_curves(unbroken):
 
 def test_the_sampler_and_the_learner_agree_on_log_probabilities(unbroken):
     for line in metrics.read(unbroken[0].metrics)[1:]:
+        assert line["credit/act_samples"] > 0
         assert line["learner/policy/logprob_gap_max"] < 1e-3
         assert line["learner/policy/skipped"] == 0 and line["learner/oldest_token_lag"] == 0
 
@@ -197,6 +202,26 @@ def test_sigterm_saves_and_the_run_continues_to_the_same_numbers(unbroken, model
     assert numbers(directory.path) == numbers(unbroken[0].path)
 
 
+def test_a_signal_during_an_evaluation_loses_no_iteration(unbroken, model, tmp_path, monkeypatch):
+    config = tiny(model, tmp_path / "evaluating", steps=4)
+    directory = run_dir.RunDir(config.run_dir)
+    play = train.evaluate.play
+
+    async def interrupted(built, params, version, rollouts):
+        if version == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(60)
+        return await play(built, params, version, rollouts)
+
+    monkeypatch.setattr(train.evaluate, "play", interrupted)
+    assert not train.train(config, directory)
+    monkeypatch.undo()
+    run(config)
+    own, other = numbers(directory.path), numbers(unbroken[0].path)
+    assert own[:3] == other[:3] and own[4] == other[4]
+    assert own[3] == {k: v for k, v in other[3].items() if not k.startswith("eval/")}
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(unbroken, model, tmp_path):
     """What is left of it: its configuration and lines of metrics that no checkpoint stands for."""
     config = tiny(model, tmp_path / "early", steps=1)
@@ -254,3 +279,72 @@ def test_a_wrong_configuration_stops_with_field_and_remedy(model, tmp_path, assi
     assert stop.value.code.startswith("error: ")
     assert re.search(told, stop.value.code), stop.value.code
     assert not (tmp_path / "run").exists()
+
+
+def test_an_error_of_the_user_shows_no_traceback(model, tmp_path):
+    config = tiny(model, tmp_path / "run")
+    done = subprocess.run([*command(config, tmp_path), "--set", "rollout.group_size=1"], cwd=ROOT,
+                          text=True, capture_output=True)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("error: rollout.group_size = 1")
+
+
+def test_a_checkpoint_of_another_model_is_refused(model, tmp_path):
+    path = shutil.copytree(model, tmp_path / "model")
+    config = tiny(str(path), tmp_path / "run", steps=1, eval__every=0)
+    run(config)
+    sizes = json.loads((path / "config.json").read_text())
+    other = qwen3.Qwen3(dataclasses.replace(weights.read_config(path), intermediate_size=48))
+    assert sizes["intermediate_size"] != 48
+    weights.save(path, other.config, other.init(jax.random.key(0)), scripted.TOKENIZER)
+    with pytest.raises(SystemExit) as stop:
+        train.main([f"--config={tmp_path}/run/config.json", "--set", "steps=2"])
+    assert re.search("error: checkpoint .* another model.*gate.*run_dir", stop.value.code)
+
+
+def test_a_model_without_the_words_of_the_compact_form_is_refused(model, tmp_path):
+    path = shutil.copytree(model, tmp_path / "model")
+    words.word_tokenizer(("green", "large")).save_pretrained(path)
+    with pytest.raises(config_lib.ConfigError, match="model.path.*env.form = 'full'"):
+        train.train(tiny(str(path), tmp_path / "run"), run_dir.RunDir(tmp_path / "run"))
+
+
+# ---------------------------------------------------------------------- parameter sets
+
+MATRIX = {
+    "decoupled": ({"roles__train": ("a", "b"), "reward__writer": "format"}, {"a", "b"}),
+    "frozen writer": ({"roles__train": ("a",), "reward__writer": "format"}, {"a"}),
+    "frozen actor": ({"roles__train": ("b",), "reward__writer": "format"}, {"b"}),
+    "writer without a reward": ({"roles__train": ("a", "b"), "reward__writer": "none"}, {"a"}),
+}
+
+
+@pytest.mark.parametrize("name", MATRIX)
+def test_exactly_the_sets_that_train_and_earn_something_move(model, tmp_path, name):
+    values, moving = MATRIX[name]
+    config = tiny(model, tmp_path / "run", steps=2, eval__every=0, eval__streams=1,
+                  roles__act="a", roles__write="b", **values)
+    directory = run(config)
+    built = parts.build(config)
+    _, params = train.restore_params(built, directory.path)
+    assert set(params) == {"a", "b"}
+    for key, tree in params.items():
+        same = [np.array_equal(x, y) for x, y in
+                zip(jax.tree.leaves(tree), jax.tree.leaves(built.initial_params), strict=True)]
+        assert not any(same) if key in moving else all(same)
+        assert (directory.path / "model" / key / "config.json").exists()
+    for line in metrics.read(directory.metrics):
+        learners = {n.split("/")[1] for n, v in line.items() if n.startswith("learner/") and "/" in
+                    n.removeprefix("learner/")}
+        assert learners == moving
+        # Each set is trained by its own role alone.
+        assert line.get("learner/a/entropy_write") is None
+        assert line.get("learner/b/entropy_act") is None
+
+
+def test_a_shared_writer_without_a_reward_has_no_trained_token(model, tmp_path):
+    config = tiny(model, tmp_path / "run", steps=1, eval__every=0, eval__streams=1,
+                  reward__writer="none")
+    (line,) = metrics.read(run(config).metrics)
+    assert line["credit/write_samples"] == 0 and line["learner/policy/entropy_write"] is None
+    assert line["credit/act_samples"] > 0 and line["learner/policy/entropy_act"] > 0

@@ -61,8 +61,11 @@ class ChatTokens:
             )
         self._before = self._markers(between)
         self._after = self._markers(tail)
-        if not self._before:
-            raise TemplateError("the chat template does not mark the end of a reply")
+        if not set(self._before[:1]) & (self._special | set(tokenizer.added_tokens_decoder)):
+            raise TemplateError(
+                "the chat template does not end a reply with a token of its own, at which "
+                "generation could stop; use a template with an end-of-turn token"
+            )
         self.end_of_turn: int = self._before[0]
         stops = {self.end_of_turn, tokenizer.eos_token_id} - {None}
         self.stop_ids: tuple[int, ...] = tuple(sorted(stops))

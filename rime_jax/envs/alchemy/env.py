@@ -49,7 +49,7 @@ class TextForm(Protocol):
     ) -> str:
         """The observation after a step; `event` is a `noop` when there is a format error."""
 
-    def result(self, game: game_lib.TrialGame, oracle: int) -> str:
+    def result(self, game: game_lib.TrialGame) -> str:
         """What the writer is told once the trial has ended."""
 
 
@@ -97,7 +97,7 @@ class AlchemyEnvironment:
             performance=game.score / self._oracle if has_scale else None,
             solved=has_scale and game.score >= self._oracle,
             out_of_turns=game.steps >= self._rules.max_steps,
-            message=self._form.result(game, self._oracle),
+            message=self._form.result(game),
             metrics={**self._counts, "steps": game.steps, "oracle": self._oracle},
         )
 

@@ -71,7 +71,7 @@ class CompactForm:
             words = ["invalid"]
         return " ".join(words)
 
-    def result(self, game: game_lib.TrialGame, oracle: int) -> str:
+    def result(self, game: game_lib.TrialGame) -> str:
         return ""
 
     def _stone(self, game: game_lib.TrialGame, corner: int) -> tuple[str, ...]:

@@ -60,9 +60,8 @@ class FullForm:
             report = f"{_ERRORS[format_error]} A step is lost. Write {_ACTIONS}."
         return report if game.done else f"{report}\n{_state(game)}"
 
-    def result(self, game: game_lib.TrialGame, oracle: int) -> str:
-        best = f" of a possible {oracle}" if oracle > 0 else ""
-        return f"The trial is over. Its score is {game.score}{best}, after {game.steps} steps."
+    def result(self, game: game_lib.TrialGame) -> str:
+        return f"The trial is over. Its score is {game.score}, after {game.steps} steps."
 
 
 def describe_stone(chemistry: chemistry_lib.Chemistry, corner: int) -> str:

@@ -1,0 +1,175 @@
+"""Growing a conversation token by token equals rendering it, and text never makes markers."""
+
+import hypothesis
+import pytest
+import tokenizers
+import transformers
+from hypothesis import strategies as st
+
+from rime_jax.policy import chat as chat_lib
+from rime_jax.policy import words
+
+# In the manner of Qwen: one block a message, thinking dropped from the history.
+CHATML = (
+    "{% for m in messages %}"
+    "{{ '<|im_start|>' + m['role'] + '\n' + m['content'].split('</think>')[-1] + '<|im_end|>\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+THINKING = CHATML.replace("assistant\n", "assistant\n<think>\n")
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+
+def byte_pair_tokenizer(template, eos="<|im_end|>"):
+    """Byte-level BPE with Qwen's markers; as in Qwen, the thinking tags are not `special`."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=300, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    backend.train_from_iterator(["the assistant reads the memory of a user"] * 3, trainer)
+    backend.add_special_tokens(list(SPECIAL))
+    backend.add_tokens([tokenizers.AddedToken(t, special=False) for t in ("<think>", "</think>")])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token=eos, pad_token="<|endoftext|>")
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+VOCABULARY = ("red", "green", "stone", "potion", "memory", "go")
+TOKENIZERS = {
+    "words": words.word_tokenizer(VOCABULARY),
+    "byte pairs": byte_pair_tokenizer(CHATML),
+    "byte pairs, other end of text": byte_pair_tokenizer(CHATML, eos="<|endoftext|>"),
+}
+CHATS = {name: chat_lib.ChatTokens(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+NAMES = st.sampled_from(sorted(TOKENIZERS))
+
+
+def rendered(tokenizer, messages):
+    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    return tokenizer(text, add_special_tokens=False).input_ids
+
+
+@hypothesis.given(
+    name=NAMES,
+    roles=st.sampled_from([["user"], ["system", "user"]]),
+    texts=st.lists(st.lists(st.sampled_from(VOCABULARY), min_size=1).map(" ".join), min_size=9,
+                   max_size=9),
+    ends=st.lists(st.booleans(), max_size=3),
+)
+def test_a_grown_conversation_equals_its_rendering(name, roles, texts, ends):
+    tokenizer, chat = TOKENIZERS[name], CHATS[name]
+    texts = iter(texts)
+    messages = [{"role": role, "content": next(texts)} for role in roles]
+    ids = chat.opening(messages)
+    assert ids == rendered(tokenizer, messages)
+    for sampled_the_end in ends:
+        reply, message = next(texts), next(texts)
+        ids += tokenizer(reply, add_special_tokens=False).input_ids
+        ids += [chat.end_of_turn] * sampled_the_end
+        ids += chat.turn(message, ids[-1])
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": message}]
+        assert ids == rendered(tokenizer, messages)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_the_end_of_turn_is_added_once_and_only_if_it_was_not_sampled(name):
+    chat = CHATS[name]
+    unfinished = chat.turn("go", None)
+    assert unfinished.count(chat.end_of_turn) == 1 + (name != "words")
+    assert chat.turn("go", chat.text("go")[-1]) == unfinished
+    assert chat.turn("go", chat.end_of_turn) == unfinished[1:]
+
+
+def test_generation_stops_at_the_end_of_turn_and_at_the_end_of_text():
+    im_end, end_of_text = (TOKENIZERS["byte pairs"].convert_tokens_to_ids(t)
+                           for t in ("<|im_end|>", "<|endoftext|>"))
+    assert CHATS["byte pairs"].stop_ids == (im_end,)
+    other = CHATS["byte pairs, other end of text"]
+    assert other.end_of_turn == im_end
+    assert other.stop_ids == tuple(sorted((im_end, end_of_text)))
+    # A reply that ends with the end of text is still to be closed.
+    assert other.turn("go", end_of_text)[0] == im_end
+
+
+def test_thinking_stays_in_the_history_though_the_template_drops_it():
+    tokenizer = byte_pair_tokenizer(THINKING)
+    chat = chat_lib.ChatTokens(tokenizer)
+    opening = chat.opening([{"role": "user", "content": "go"}])
+    assert tokenizer.decode(opening).endswith("<|im_start|>assistant\n<think>\n")
+    reply = tokenizer("the memory\n</think>\nred<|im_end|>").input_ids
+    conversation = opening + reply + chat.turn("green", reply[-1])
+    assert tokenizer.decode(conversation) == (
+        "<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n<think>\nthe memory\n</think>\nred"
+        "<|im_end|>\n<|im_start|>user\ngreen<|im_end|>\n<|im_start|>assistant\n<think>\n")
+    assert chat.decode(reply) == "the memory\n</think>\nred"
+
+
+HOSTILE = st.lists(
+    st.sampled_from([*SPECIAL, "<|im_", "end|>", "user\n", " ", *VOCABULARY, ".", ">", "<unk>",
+                     "<pad>"])
+    | st.text(max_size=4)
+).map("".join)
+
+
+@hypothesis.given(name=NAMES, text=HOSTILE | HOSTILE.map(" ".join))
+def test_text_never_makes_a_special_token(name, text):
+    tokenizer, chat = TOKENIZERS[name], CHATS[name]
+    special = {*tokenizer.all_special_ids}
+    if name != "words":
+        special |= set(tokenizer.convert_tokens_to_ids(list(SPECIAL)))
+
+    def markers(ids):
+        return [i for i in ids if i in special]
+
+    assert markers(chat.text(text)) == []
+    assert markers(chat.turn(text, None)) == markers(chat.turn("go", None))
+    system = [{"role": "system", "content": text}, {"role": "user", "content": text}]
+    assert markers(chat.opening(system)) == markers(
+        chat.opening([{**m, "content": "go"} for m in system]))
+
+
+@hypothesis.given(text=HOSTILE)
+def test_byte_level_text_survives_encoding_whole(text):
+    chat = CHATS["byte pairs"]
+    assert chat.decode(chat.text(text)) == text
+
+
+def test_unknown_words_are_left_out():
+    chat = CHATS["words"]
+    assert chat.decode(chat.text("red . dragon > green <pad> go")) == "red green go"
+
+
+MARKED = "'<|im_start|>' + m['content'] + '<|im_end|>'"
+
+
+@pytest.mark.parametrize("template, message", [
+    (None, "no chat template"),
+    ("{{ '<|im_start|>' + messages[-1]['content'] + '<|im_end|>' }}", "one after another"),
+    ("{% for m in messages|reverse %}{{ " + MARKED + " }}{% endfor %}", "one after another"),
+    ("{% for m in messages if m['role'] == 'user' %}{{ " + MARKED + " }}{% endfor %}",
+     "one after another"),
+    ("{% for m in messages %}{{ (" + MARKED + ")|upper }}{% endfor %}", "one after another"),
+    ("{{ messages|length }}{% for m in messages %}{{ " + MARKED + " }}{% endfor %}",
+     "one after another"),
+    ("{% for m in messages %}{{ m['content'] }}{% endfor %}<|im_end|>", "token of its own"),
+    ("{% for m in messages %}{{ '\nSomeone: ' + m['content'] }}{% endfor %}\nYou: ",
+     "token of its own"),
+])
+def test_a_template_under_which_nothing_can_grow_is_refused(template, message):
+    with pytest.raises(chat_lib.TemplateError, match=message):
+        chat_lib.ChatTokens(byte_pair_tokenizer(template))
+
+
+def test_a_dropped_system_message_is_reported():
+    template = CHATML.replace("in messages", "in messages if m['role'] != 'system'")
+    chat = chat_lib.ChatTokens(byte_pair_tokenizer(template))
+    with pytest.raises(chat_lib.TemplateError, match="drops a system message"):
+        chat.opening([{"role": "system", "content": "a"}, {"role": "user", "content": "b"}])
+
+
+def test_words_of_a_tokenizer_are_distinct_and_no_markers():
+    for vocabulary in (("red", "red"), ("red", "<think>"), ("red", ".")):
+        with pytest.raises(ValueError, match="occurs twice"):
+            words.word_tokenizer(vocabulary)
