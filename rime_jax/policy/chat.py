@@ -79,7 +79,7 @@ class ChatTokens:
         return ids + last
 
     def turn(self, text: str, replied: int | None) -> list[int]:
-        """Ids to append after a reply: its end (unless sampled), the message, the next turn's start.
+        """Ids after a reply: its end (unless sampled), the message, the start of the next turn.
 
         Args:
           text: the message of the environment.

@@ -1,9 +1,9 @@
 """The native sampler: all live sessions are decoded together on the local devices.
 
 Each session owns a slot of one cache and keeps it between turns: a turn feeds only the tokens that
-are new, then decodes until every slot has stopped, in one dispatch. Shapes are fixed (slots, prefill
-chunk), so nothing is compiled after `warm_up`. Slots are spread over the local devices, and each
-device decodes its own without waiting for the others.
+are new, then decodes until every slot has stopped, in one dispatch. Shapes are fixed (slots,
+prefill chunk), so nothing is compiled after `warm_up`. Slots are spread over the local devices, and
+each device decodes its own without waiting for the others.
 
 The randomness of a token depends on its session's seed and its position alone, and rows do not see
 each other: what a session generates does not depend on what else is being generated.
@@ -220,7 +220,6 @@ class NativeSampler:
             # The cache was donated to the call that failed.
             self._cache = self._empty_cache()
             self._epoch += 1
-            raise
 
     def _admit(self) -> None:
         """Gives waiting requests the slot of their session, or a free one, in order of arrival."""

@@ -1,4 +1,4 @@
-"""Model directories: exact round trips, errors that name the tensor, agreement with transformers."""
+"""Model directories: exact round trips, errors naming the tensor, agreement with transformers."""
 
 import dataclasses
 import json
