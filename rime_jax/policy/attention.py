@@ -1,29 +1,124 @@
 """Causal grouped-query attention: over packed sequences, and over a cache.
 
+Packed sequences go to the platform's fused kernel where it can take them: Pallas splash attention on
+TPU, cuDNN on GPU, plain XLA elsewhere. `packed_attention` decides while it is traced and logs each
+decision once.
+
 Dimensions: B sequences, T queries, S keys, H query heads, K key/value heads, N head dimension.
 """
 
+import functools
+import logging
 import math
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+
+_log = logging.getLogger(__name__)
+
+KERNELS = ("auto", "xla", "splash", "cudnn")
+
+# Tile sizes of splash attention to choose from: the largest that divides T (its default is 128;
+# larger tiles keep the matrix unit busy).
+_SPLASH_BLOCKS = (512, 256, 128)
 
 
 def packed_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, kernel: str = "auto",
+    interpret: bool = False,
 ) -> jax.Array:
     """Each token attends to earlier tokens, and itself, of its own segment.
 
     Args:
       q: [B, H, T, N]; k, v: [B, K, T, N].
       segments: int32 [B, T].
+      kernel: one of `KERNELS`; `auto` takes the platform's fused one where the shapes allow it.
+      interpret: run splash attention in Pallas' interpreter (tests without a TPU).
 
     Returns:
       [B, H, T, N].
+
+    Raises:
+      ValueError: the named kernel cannot take these shapes.
     """
+    chosen = _choose(kernel, jax.default_backend(), q.shape[2], q.shape[3], q.dtype.name)
+    if chosen == "splash":
+        return _splash(q, k, v, segments, interpret)
     T = segments.shape[1]
     causal_TxT = jnp.tril(jnp.ones((T, T), bool))
-    return _masked(q, k, v, (segments[:, :, None] == segments[:, None, :]) & causal_TxT[None])
+    mask_BxTxT = (segments[:, :, None] == segments[:, None, :]) & causal_TxT[None]
+    if chosen == "cudnn":
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        mixed = jax.nn.dot_product_attention(
+            q, k, v, mask=mask_BxTxT[:, None], implementation="cudnn"
+        )
+        return mixed.swapaxes(1, 2)
+    return _masked(q, k, v, mask_BxTxT)
+
+
+@functools.lru_cache(maxsize=None)
+def _choose(kernel: str, platform: str, tokens: int, head_dim: int, dtype: str) -> str:
+    """The kernel for a shape; what is cached is also logged only once."""
+    obstacles = {
+        "xla": "",
+        "splash": "" if tokens % 128 == 0 and head_dim % 128 == 0 else
+        f"it needs multiples of 128, not {tokens} tokens with heads of {head_dim}",
+        "cudnn": "" if dtype in ("bfloat16", "float16") and head_dim % 8 == 0 and head_dim <= 128
+        else f"it needs bfloat16 and heads of at most 128, not {dtype} with {head_dim}",
+    }
+    if kernel != "auto":
+        if obstacles[kernel]:
+            raise ValueError(f"model.attention = {kernel!r}: {obstacles[kernel]}; use 'auto'")
+        chosen = kernel
+    else:
+        fused = {"tpu": "splash", "gpu": "cudnn"}.get(platform, "xla")
+        chosen = "xla" if obstacles[fused] else fused
+        if obstacles[fused]:
+            _log.warning("no %s attention: %s", fused, obstacles[fused])
+    _log.info("attention over %d tokens, heads of %d, on %s: %s", tokens, head_dim, platform, chosen)
+    return chosen
+
+
+def _splash(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, interpret: bool
+) -> jax.Array:
+    """Pallas splash attention; under a mesh each device takes its rows and heads."""
+    mesh = jax.sharding.get_abstract_mesh()
+    local = functools.partial(_splash_local, interpret=interpret)
+    if mesh.empty or mesh.size == 1:
+        return local(q, k, v, segments)
+    rows = tuple(a for a in ("data", "fsdp") if a in mesh.axis_names)
+    heads = "tensor" if k.shape[1] % mesh.shape.get("tensor", 1) == 0 else None
+    spec = P(rows, heads, None, None)
+    return jax.shard_map(
+        local, mesh=mesh, in_specs=(spec, spec, spec, P(rows, None)), out_specs=spec,
+        check_vma=False,
+    )(q, k, v, segments)
+
+
+def _splash_local(
+    q: jax.Array, k: jax.Array, v: jax.Array, segments: jax.Array, interpret: bool
+) -> jax.Array:
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+
+    H, T, N = q.shape[1:]
+    block = next(b for b in _SPLASH_BLOCKS if T % b == 0)
+    sizes = kernels.BlockSizes(
+        block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block,
+        block_kv_dkv=block, block_kv_dkv_compute=block, use_fused_bwd_kernel=True,
+    )
+    attend = kernels.make_splash_mha(
+        masks.MultiHeadMask([masks.CausalMask((T, T))] * H), head_shards=1, q_seq_shards=1,
+        block_sizes=sizes, interpret=interpret,
+    )
+
+    def one(q_HxTxN, k_KxTxN, v_KxTxN, segments_T):
+        return attend(q_HxTxN, k_KxTxN, v_KxTxN,
+                      segment_ids=kernels.SegmentIds(segments_T, segments_T))
+
+    return jax.vmap(one)(q * (1 / math.sqrt(N)), k, v, segments)
 
 
 def cached_attention(

@@ -1,0 +1,62 @@
+"""Fused attention against plain attention."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from rime_jax.policy import attention
+
+
+def inputs(heads=4, kv_heads=2, tokens=256, head_dim=128, rows=4):
+    rng = np.random.default_rng(0)
+
+    def normal(n):
+        return jnp.asarray(rng.normal(size=(rows, n, tokens, head_dim)), jnp.float32)
+
+    # Three segments and padding; the borders differ from row to row.
+    cuts = np.sort(rng.integers(1, tokens, size=(rows, 3)), axis=1)
+    segments = (np.arange(tokens)[None, :, None] >= cuts[:, None]).sum(-1) + 1
+    segments = np.where(segments == 4, 0, segments)
+    return normal(heads), normal(kv_heads), normal(kv_heads), jnp.asarray(segments, jnp.int32)
+
+
+@pytest.mark.parametrize("heads, kv_heads", [(4, 2), (2, 2), (4, 1)])
+def test_splash_attention_equals_plain_attention_with_gradients(heads, kv_heads):
+    q, k, v, segments = inputs(heads, kv_heads)
+    real = (segments > 0)[:, None, :, None]
+
+    def loss(kernel, q, k, v):
+        out = attention.packed_attention(q, k, v, segments, kernel, interpret=True)
+        return (jnp.where(real, out, 0.0) ** 2).sum()
+
+    plain = jax.value_and_grad(lambda *a: loss("xla", *a), argnums=(0, 1, 2))(q, k, v)
+    splash = jax.value_and_grad(lambda *a: loss("splash", *a), argnums=(0, 1, 2))(q, k, v)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4), plain, splash)
+
+
+def test_splash_attention_under_a_mesh_equals_one_device():
+    q, k, v, segments = inputs()
+    mesh = jax.make_mesh((2, 2, 2), ("data", "fsdp", "tensor"),
+                         axis_types=(jax.sharding.AxisType.Auto,) * 3)
+
+    def run(q, k, v, segments):
+        return attention.packed_attention(q, k, v, segments, "splash", interpret=True)
+
+    alone = run(q, k, v, segments)
+    with jax.set_mesh(mesh):
+        spread = jax.jit(run)(q, k, v, segments)
+    np.testing.assert_allclose(alone, np.asarray(spread), rtol=1e-5, atol=1e-5)
+
+
+def test_the_platform_decides_and_odd_shapes_fall_back():
+    assert attention._choose("auto", "tpu", 256, 128, "bfloat16") == "splash"
+    assert attention._choose("auto", "tpu", 250, 128, "bfloat16") == "xla"
+    assert attention._choose("auto", "gpu", 250, 64, "bfloat16") == "cudnn"
+    assert attention._choose("auto", "gpu", 250, 64, "float32") == "xla"
+    assert attention._choose("auto", "cpu", 256, 128, "bfloat16") == "xla"
+
+
+def test_a_named_kernel_that_cannot_take_the_shapes_is_an_error():
+    with pytest.raises(ValueError, match="model.attention = 'splash'.*multiples of 128"):
+        attention._choose("splash", "tpu", 100, 128, "float32")
