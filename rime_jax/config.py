@@ -218,8 +218,8 @@ OPTIONS: dict[str, Any] = {
         "weight_decay": Option(0.01, "AdamW", low=0.0),
         "clean_share": Option(0.58, "first share of the updates with clean demonstrations; the "
                                     "rest has the writer's mixture", low=0.0, high=1.0),
-        "writer_keeps": Option(0.42, "share of noisy writers that keep and add", low=0.0, high=1.0),
-        "writer_last": Option(0.45, "share that describe the last task only; the rest drops facts "
+        "writer_keeps": Option(0.25, "share of noisy writers that keep and add", low=0.0, high=1.0),
+        "writer_last": Option(0.6, "share that describe the last task only; the rest drops facts "
                                     "at random", low=0.0, high=1.0),
         "explore_clean": Option(0.8, "chance that the clean actor tries an unknown potion",
                                 low=0.0, high=1.0),

@@ -4,8 +4,9 @@
     python -m rime_jax.evaluate --config=experiments/alchemy/rime.py the initial policy
 
 Each policy plays the same streams with its memory, stateless (memory blanked before each task) and,
-where the domain can write it, with a true memory given to each task. Floors play them too; the oracle scores 1 by definition. Intervals are 95 % bootstrap over
-streams, so that the rollouts of one stream count as one observation; differences are paired.
+where the domain can write it, with a true memory given to each task. Floors play them too; the
+oracle scores 1 by definition. Intervals are 95 % bootstrap over streams, so that the rollouts of
+one stream count as one observation; differences are paired.
 """
 
 import argparse
@@ -193,6 +194,7 @@ def setting(config: ml_collections.ConfigDict) -> str:
     benchmark = (
         env.value_display == "shown" and env.stones == 3 and env.potions == 12
         and env.supply == "random" and env.max_steps == 20 and not env.min_oracle
+        and not env.end_when_banked
     )
     rule = "the benchmark's rules" if benchmark else (
         f"eased variant: values {env.value_display}, {env.stones} stones, potions {env.supply}, "

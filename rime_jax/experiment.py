@@ -65,7 +65,12 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        return module.get_config()
+        config = module.get_config()
     except (AttributeError, KeyError, TypeError) as error:
         # ConfigDict reports an unknown or wrongly typed field with these.
         raise config_lib.ConfigError(f"{path}: {error}") from error
+    if not isinstance(config, ml_collections.ConfigDict):
+        raise config_lib.ConfigError(
+            f"{path}: get_config() returned {config!r}; return what config.default() makes"
+        )
+    return config

@@ -329,7 +329,9 @@ def _headed_item(block: str, bullet: bool, subjects: frozenset[str]) -> Item | N
     lead = bullet and words[0] in LEAD_WORDS
     kind = "lead" if lead else "fact" if bullet else "note"
     topic = value[value.index(words[0]) + len(words[0]):].lstrip(" :") if lead else value
-    return Item(kind, _topic_key(topic, words[1:] if lead else words, subjects), value)
+    # A lead word alone is about nothing but itself.
+    telling = words[1:] if lead and len(words) > 1 else words
+    return Item(kind, _topic_key(topic, telling, subjects), value)
 
 
 def _topic_key(topic: str, words: list[str], subjects: frozenset[str]) -> str:

@@ -1,6 +1,7 @@
 """Builds what a configuration names: policy, tokens, domain, sampler, judge."""
 
 import dataclasses
+import pathlib
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ from rime_jax import config as config_lib
 from rime_jax import domains, streams
 from rime_jax.judge import base as judge_base
 from rime_jax.judge import lexical
+from rime_jax.policy import base as policy_base
 from rime_jax.policy import chat as chat_lib
-from rime_jax.policy import qwen3, weights
+from rime_jax.policy import weights
 from rime_jax.rollout import loop
 from rime_jax.sampler import native
 
@@ -22,22 +24,26 @@ class Parts:
     """Everything of a run but the learner.
 
     Attributes:
-      initial_params: the initial policy of `model.path`, float32 on the host.
+      directory: of the initial policy (`model.path`).
     """
 
     config: ml_collections.ConfigDict
-    policy: qwen3.Qwen3
-    initial_params: qwen3.Params
+    directory: pathlib.Path
+    policy: policy_base.Policy
     tokenizer: Any
     chat: chat_lib.ChatTokens
     domain: domains.Domain
     sampler: native.NativeSampler
     judge: judge_base.Judge | None
 
-    def initial_sets(self) -> dict[str, qwen3.Params]:
-        """Parameter set name → the initial policy, for every set that a role uses."""
+    def initial_params(self, shardings: Any = None) -> policy_base.Params:
+        """The initial policy in float32, read from its files; placed as `weights.load` says."""
+        return weights.load(self.directory, self.policy, shardings)
+
+    def initial_sets(self, shardings: Any = None) -> dict[str, policy_base.Params]:
+        """Parameter set name → the initial policy in arrays of its own, for every set in use."""
         roles = self.config.roles
-        return {name: self.initial_params for name in sorted({roles.act, roles.write})}
+        return {name: self.initial_params(shardings) for name in sorted({roles.act, roles.write})}
 
     def context(
         self, temperature: float, judge: judge_base.Judge | None = None,
@@ -52,25 +58,25 @@ class Parts:
 
 
 def build(config: ml_collections.ConfigDict) -> Parts:
-    """Loads the model and makes the parts.
+    """Makes the parts; of the model's weights only the names and shapes are read and checked.
 
     Raises:
       ConfigError, ModelError, TemplateError: what does not fit, and the remedy.
     """
     directory = weights.resolve(config.model.path)
     policy = weights.make_policy(directory, config.model.dtype, config.model.remat)
+    weights.check(directory, policy)
     tokenizer = weights.load_tokenizer(directory)
     chat = chat_lib.ChatTokens(tokenizer)
     domain = domains.make(config)
     _check_words(config, chat)
     sampler = _make_sampler(config, policy, chat)
     judge = lexical.LexicalJudge(domain.memory_format) if config.judge.kind == "lexical" else None
-    return Parts(config, policy, weights.load(directory, policy.config), tokenizer, chat, domain,
-                 sampler, judge)
+    return Parts(config, directory, policy, tokenizer, chat, domain, sampler, judge)
 
 
 def _make_sampler(
-    config: ml_collections.ConfigDict, policy: qwen3.Qwen3, chat: chat_lib.ChatTokens
+    config: ml_collections.ConfigDict, policy: policy_base.Policy, chat: chat_lib.ChatTokens
 ) -> native.NativeSampler:
     try:
         return native.NativeSampler(

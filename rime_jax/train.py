@@ -84,7 +84,7 @@ def restore_params(built: parts.Parts, run: pathlib.Path) -> tuple[int, dict[str
     step = checkpoints.latest()
     if step is None:
         raise checkpoint.CheckpointError(f"{run} has no checkpoint yet; train it first")
-    state, _ = checkpoints.restore(step, learner.init(built.initial_sets()))
+    state, _ = checkpoints.restore(step, learner.start(built.initial_sets(learner.params_at)))
     checkpoints.close()
     return step, state.params
 
@@ -99,10 +99,10 @@ class Trainer:
         # ------------------------------------------------------------------ parameters
         self.config = config = built.config
         self.built, self.learner, self.source, self.directory = built, learner, source, directory
-        self.state = self.learner.init(self.built.initial_sets())
+        self.state = self.learner.start(built.initial_sets(learner.params_at))
         self.reference = None
         if config.learner.kl_coef > 0 or config.track.kl_every:
-            self.reference = self.learner.place(self.built.initial_params)
+            self.reference = built.initial_params(learner.params_at)
 
         # ------------------------------------------------------------------ resume
         self.checkpoints = checkpoint.Checkpoints(
@@ -249,7 +249,7 @@ class Trainer:
         self.line.close()
         for name, params in self.state.params.items():
             weights.save(
-                self.directory.path / "model" / name, self.built.policy.config, params,
+                self.directory.path / "model" / name, self.built.policy, params,
                 self.built.tokenizer,
             )
         rollouts = self.config.eval.rollouts

@@ -45,7 +45,7 @@ def main() -> None:
     with experiment.clean_errors():
         config = experiment.read(arguments.config, arguments.set)
         policy, params, tokenizer = train(config)
-    weights.save(arguments.out, policy.config, params, tokenizer)
+    weights.save(arguments.out, policy, params, tokenizer)
     print(f"saved {arguments.out}; use it with --set model.path={arguments.out}")
 
 

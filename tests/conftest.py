@@ -13,3 +13,11 @@ os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "rime_jax_test_cache")
 )
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+
+import hypothesis  # noqa: E402
+
+# Shared machines stall at any moment; and continuous integration tries the same examples each time.
+hypothesis.settings.register_profile(
+    "rime_jax", deadline=None, derandomize=bool(os.environ.get("CI"))
+)
+hypothesis.settings.load_profile("rime_jax")

@@ -155,5 +155,5 @@ def warm_model():
     directory = tempfile.mkdtemp(prefix="rime_jax_test_model")
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     policy, params, tokenizer = warm_start.train(warm_config())
-    weights.save(pathlib.Path(directory), policy.config, params, tokenizer)
+    weights.save(pathlib.Path(directory), policy, params, tokenizer)
     return directory

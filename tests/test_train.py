@@ -147,10 +147,10 @@ def test_the_trained_model_can_start_another_run(unbroken, tmp_path):
     trained = str(directory.path / "model" / "policy")
     built = parts.build(tiny(trained, tmp_path / "next"))
     _, params = train.restore_params(parts.build(config), directory.path)
-    jax.tree.map(np.testing.assert_array_equal, built.initial_params,
+    jax.tree.map(np.testing.assert_array_equal, built.initial_params(),
                  jax.device_get(params["policy"]))
-    before = parts.build(config).initial_params
-    assert not np.array_equal(before["embed"], built.initial_params["embed"])
+    before = parts.build(config).initial_params()
+    assert not np.array_equal(before["embed"], built.initial_params()["embed"])
 
 
 def test_the_last_table_compares_with_the_initial_policy(unbroken):
@@ -293,13 +293,12 @@ def test_a_checkpoint_of_another_model_is_refused(model, tmp_path):
     path = shutil.copytree(model, tmp_path / "model")
     config = tiny(str(path), tmp_path / "run", steps=1, eval__every=0)
     run(config)
-    sizes = json.loads((path / "config.json").read_text())
-    other = qwen3.Qwen3(dataclasses.replace(weights.read_config(path), intermediate_size=48))
-    assert sizes["intermediate_size"] != 48
-    weights.save(path, other.config, other.init(jax.random.key(0)), scripted.TOKENIZER)
+    sizes = weights.make_policy(path, "float32", "none").config
+    other = qwen3.Qwen3(dataclasses.replace(sizes, intermediate_size=48))
+    weights.save(path, other, other.init(jax.random.key(0)), scripted.TOKENIZER)
     with pytest.raises(SystemExit) as stop:
         train.main([f"--config={tmp_path}/run/config.json", "--set", "steps=2"])
-    assert re.search("error: checkpoint .* another model.*gate.*run_dir", stop.value.code)
+    assert re.search("error: checkpoint .* another model.*layers.*run_dir", stop.value.code)
 
 
 def test_a_model_without_the_words_of_the_compact_form_is_refused(model, tmp_path):
@@ -330,7 +329,7 @@ def test_exactly_the_sets_that_train_and_earn_something_move(model, tmp_path, na
     assert set(params) == {"a", "b"}
     for key, tree in params.items():
         same = [np.array_equal(x, y) for x, y in
-                zip(jax.tree.leaves(tree), jax.tree.leaves(built.initial_params), strict=True)]
+                zip(jax.tree.leaves(tree), jax.tree.leaves(built.initial_params()), strict=True)]
         assert not any(same) if key in moving else all(same)
         assert (directory.path / "model" / key / "config.json").exists()
     for line in metrics.read(directory.metrics):

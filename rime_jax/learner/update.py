@@ -36,7 +36,11 @@ class LearnerState:
 
 
 class Learner:
-    """The compiled programs of one (policy, config, mesh); it has no state of its own."""
+    """The compiled programs of one (policy, config, mesh); it has no state of its own.
+
+    Attributes:
+      params_at: the sharding of each parameter.
+    """
 
     def __init__(self, policy: base.Policy, config: Any, mesh: Mesh):
         """`config` is a whole, valid config.
@@ -58,18 +62,18 @@ class Learner:
         self._schedule = learning_rate(config.learner)
         self._optimizer = _optimizer(config.learner, self._schedule)
         self._shapes = jax.eval_shape(policy.init, jax.random.key(0))
-        self._params_at = mesh_lib.shardings(mesh, policy.logical_axes(), self._shapes)
+        self.params_at = mesh_lib.shardings(mesh, policy.logical_axes(), self._shapes)
         self._opt_at = optax.tree_utils.tree_map_params(
             self._optimizer, lambda _, at: at, jax.eval_shape(self._optimizer.init, self._shapes),
-            self._params_at, transform_non_params=lambda _: mesh_lib.replicated(mesh))
+            self.params_at, transform_non_params=lambda _: mesh_lib.replicated(mesh))
         self._batch_at = batch_lib.Batch(*[mesh_lib.batch_sharding(mesh)] * 7,
                                          n_micro=mesh_lib.replicated(mesh))
         everywhere = mesh_lib.replicated(mesh)
         self._copy = jax.jit(functools.partial(jax.tree.map, jnp.copy),
-                             out_shardings=self._params_at)
+                             out_shardings=self.params_at)
         self._init_opt = jax.jit(self._optimizer.init, out_shardings=self._opt_at)
         self._update = jax.jit(self._update_program, donate_argnums=(0, 1, 2), out_shardings=(
-            self._params_at, self._opt_at, everywhere, everywhere))
+            self.params_at, self._opt_at, everywhere, everywhere))
         self._logprobs = jax.jit(self._logprobs_program,
                                  out_shardings=mesh_lib.batch_sharding(mesh))
         self._merge = jax.jit(_merge_terms)
@@ -80,21 +84,31 @@ class Learner:
         Raises:
           ValueError: roles.train names a set that is not given.
         """
+        return self.start({name: self.place(tree) for name, tree in params.items()})
+
+    def start(self, params: Mapping[str, base.Params]) -> LearnerState:
+        """A state that owns the named parameter sets: `step` consumes their buffers.
+
+        Args:
+          params: sharded as `params_at`, each set in arrays of its own.
+
+        Raises:
+          ValueError: roles.train names a set that is not given.
+        """
         missing = [name for name in self._trained if name not in params]
         if missing:
             raise ValueError(f"roles.train holds {missing}, but the parameter sets are"
                              f" {sorted(params)}; give each trained set its parameters")
-        own = {name: self.place(tree) for name, tree in params.items()}
         return LearnerState(
-            params=own,
-            opt_state={name: self._init_opt(own[name]) for name in self._trained},
+            params=dict(params),
+            opt_state={name: self._init_opt(params[name]) for name in self._trained},
             updates={name: jax.device_put(jnp.int32(0), mesh_lib.replicated(self._mesh))
                      for name in self._trained},
         )
 
     def place(self, params: base.Params) -> base.Params:
         """A copy of parameters, sharded over the mesh."""
-        return self._copy(jax.device_put(params, self._params_at))
+        return self._copy(jax.device_put(params, self.params_at))
 
     def step(
         self,
@@ -163,7 +177,7 @@ class Learner:
         opt_shapes = jax.eval_shape(self._optimizer.init, self._shapes)
         count = jax.ShapeDtypeStruct((), jnp.int32, sharding=mesh_lib.replicated(self._mesh))
         return self._update.lower(
-            abstract(self._shapes, self._params_at), abstract(opt_shapes, self._opt_at), count,
+            abstract(self._shapes, self.params_at), abstract(opt_shapes, self._opt_at), count,
             abstract(batch, self._batch_at),
             given if self._config.old_logprobs == "learner" else None,
             given if self._config.kl_coef > 0 else None)
@@ -203,7 +217,7 @@ class Learner:
         def one(i: jax.Array) -> tuple[base.Params, loss_lib.Terms]:
             gradient, terms = jax.grad(self._micro_loss, has_aux=True)(params, *_micro(data, i))
             gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
-            return jax.lax.with_sharding_constraint(gradient, self._params_at), terms
+            return jax.lax.with_sharding_constraint(gradient, self.params_at), terms
 
         def add(i: jax.Array, total: tuple) -> tuple:
             gradient, terms = one(i)

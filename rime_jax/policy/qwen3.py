@@ -1,23 +1,44 @@
-"""Qwen3 (dense) as pure functions of (params, tokens), layers scanned.
+"""Qwen3 (dense) and Llama as pure functions of (params, tokens), layers scanned.
 
 Source of the architecture: Qwen3's published configuration and the checks in transformers'
 `Qwen3ForCausalLM` (tests compare with it where torch is there). Pre-norm blocks
 `h += attention(norm(h)); h += swiglu(norm(h))`; grouped-query attention with RMS-normalised queries
-and keys and rotary positions in the half-split form; no biases; tied or own output head.
+and keys and rotary positions in the half-split form; no biases; tied or own output head. Llama is
+the same without the norms of queries and keys (`LlamaForCausalLM`).
 
 Dimensions: B sequences, T tokens, S cached tokens, D model, H query heads, K key/value heads,
 G = H // K, N head dimension, F feed-forward, V vocabulary, L layers.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from rime_jax.policy import attention, layers
+from rime_jax.policy import attention, layers, rope
 
 Params = dict[str, Any]
+
+# Our parameter → (Hugging Face's name, how its tensor becomes ours: policy/weights.py). `{}` is the
+# number of the layer.
+HF_NAMES = {
+    "embed": ("model.embed_tokens.weight", "none"),
+    "final_norm": ("model.norm.weight", "none"),
+    "head": ("lm_head.weight", "none"),
+    "layers/attn_norm": ("model.layers.{}.input_layernorm.weight", "none"),
+    "layers/mlp_norm": ("model.layers.{}.post_attention_layernorm.weight", "none"),
+    "layers/q_norm": ("model.layers.{}.self_attn.q_norm.weight", "none"),
+    "layers/k_norm": ("model.layers.{}.self_attn.k_norm.weight", "none"),
+    "layers/q": ("model.layers.{}.self_attn.q_proj.weight", "transpose"),
+    "layers/k": ("model.layers.{}.self_attn.k_proj.weight", "transpose"),
+    "layers/v": ("model.layers.{}.self_attn.v_proj.weight", "transpose"),
+    "layers/o": ("model.layers.{}.self_attn.o_proj.weight", "transpose"),
+    "layers/gate": ("model.layers.{}.mlp.gate_proj.weight", "transpose"),
+    "layers/up": ("model.layers.{}.mlp.up_proj.weight", "transpose"),
+    "layers/down": ("model.layers.{}.mlp.down_proj.weight", "transpose"),
+}
 
 # A scan copies what each layer saves; so few layers compile as fast unrolled, and run a quarter
 # faster (CPU).
@@ -26,7 +47,14 @@ _UNROLLED_LAYERS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Qwen3Config:
-    """Sizes, under the names of Hugging Face's config.json."""
+    """Sizes, under the names of Hugging Face's config.json.
+
+    Attributes:
+      qk_norm: queries and keys are RMS-normalised (Qwen3) or not (Llama).
+      rope_scaling: of the rotary frequencies; None: theirs of `rope_theta`.
+      max_position_embeddings: longest context in tokens that a server of an exported model admits;
+        nothing here depends on it.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -39,6 +67,9 @@ class Qwen3Config:
     rope_theta: float = 1e6
     tie_word_embeddings: bool = True
     initializer_range: float = 0.02
+    qk_norm: bool = True
+    rope_scaling: rope.Scaling | None = None
+    max_position_embeddings: int = 32768
 
     def __post_init__(self):
         if self.num_attention_heads % self.num_key_value_heads:
@@ -79,11 +110,12 @@ class Qwen3:
 
         residual = (2 * c.num_hidden_layers) ** -0.5
         q_features = c.num_attention_heads * c.head_dim
+        norms = ("attn_norm", "mlp_norm") + (("q_norm", "k_norm") if c.qk_norm else ())
         params = {
             "embed": normal("embed", c.initializer_range),
             "final_norm": jnp.ones(shapes["final_norm"]),
             "layers": {
-                **{n: jnp.ones(shapes[n]) for n in ("attn_norm", "mlp_norm", "q_norm", "k_norm")},
+                **{n: jnp.ones(shapes[n]) for n in norms},
                 **{n: normal(n, c.hidden_size**-0.5) for n in ("q", "k", "v", "gate", "up")},
                 "o": normal("o", q_features**-0.5 * residual),
                 "down": normal("down", c.intermediate_size**-0.5 * residual),
@@ -101,8 +133,6 @@ class Qwen3:
         layers = {
             "attn_norm": ("layers", "embed"),
             "mlp_norm": ("layers", "embed"),
-            "q_norm": ("layers", "head_dim"),
-            "k_norm": ("layers", "head_dim"),
             "q": ("layers", "embed", "heads"),
             "k": ("layers", "embed", "kv_heads"),
             "v": ("layers", "embed", "kv_heads"),
@@ -111,10 +141,16 @@ class Qwen3:
             "up": ("layers", "embed", "mlp"),
             "down": ("layers", "mlp", "embed"),
         }
+        if self.config.qk_norm:
+            layers |= {"q_norm": ("layers", "head_dim"), "k_norm": ("layers", "head_dim")}
         axes = {"embed": ("vocab", "embed"), "final_norm": ("embed",), "layers": layers}
         if not self.config.tie_word_embeddings:
             axes["head"] = ("vocab", "embed")
         return axes
+
+    def hf_layers(self, path: str) -> Sequence[int]:
+        """Layer numbers of a stacked parameter of `HF_NAMES`, in the order of its first axis."""
+        return range(self.config.num_hidden_layers)
 
     def forward(
         self, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
@@ -178,7 +214,10 @@ class Qwen3:
 
     def _rotary(self, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
         c = self.config
-        return layers.rotary(positions, layers.rotary_frequencies(c.head_dim, c.rope_theta))
+        frequencies = layers.rotary_frequencies(c.head_dim, c.rope_theta)
+        if c.rope_scaling is not None:
+            frequencies = c.rope_scaling.scale(frequencies)
+        return layers.rotary(positions, frequencies)
 
     def _qkv(self, p: Params, x_BxTxD: jax.Array, sin_cos) -> tuple[jax.Array, ...]:
         """Queries [B, H, T, N], keys and values [B, K, T, N] of the block's input x."""
@@ -189,9 +228,11 @@ class Qwen3:
         def heads(name: str, n: int) -> jax.Array:
             return (h @ p[name].astype(self.dtype)).reshape(B, T, n, c.head_dim)
 
-        q = layers.rms_norm(heads("q", c.num_attention_heads), p["q_norm"], c.rms_norm_eps)
-        k = layers.rms_norm(heads("k", c.num_key_value_heads), p["k_norm"], c.rms_norm_eps)
+        q, k = heads("q", c.num_attention_heads), heads("k", c.num_key_value_heads)
         v = heads("v", c.num_key_value_heads)
+        if c.qk_norm:
+            q = layers.rms_norm(q, p["q_norm"], c.rms_norm_eps)
+            k = layers.rms_norm(k, p["k_norm"], c.rms_norm_eps)
         q, k = layers.rotate(q, sin_cos), layers.rotate(k, sin_cos)
         return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
 

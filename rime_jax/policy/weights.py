@@ -1,51 +1,31 @@
-"""Model directories in Hugging Face layout: config.json, *.safetensors, tokenizer files."""
+"""Model directories in Hugging Face layout: config.json, *.safetensors, tokenizer files.
 
-import dataclasses
+Weights go straight into their sharded arrays and back, one tensor of a file at a time: beside the
+parameters themselves a process holds about one tensor.
+"""
+
+import functools
 import json
+import logging
 import pathlib
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
-import safetensors.numpy
+from jax.experimental import multihost_utils
 
-from rime_jax.policy import qwen3
+from rime_jax.policy import base, families, layout, tensor_files
+from rime_jax.policy.tensor_files import ModelError
+
+_log = logging.getLogger(__name__)
 
 ASSETS = pathlib.Path(__file__).parent.parent / "assets"
 
-# Ours → (Hugging Face's name, whether torch's [out, in] is our transposed [in, out]).
-_LAYER_NAMES = {
-    "attn_norm": ("input_layernorm", False),
-    "mlp_norm": ("post_attention_layernorm", False),
-    "q_norm": ("self_attn.q_norm", False),
-    "k_norm": ("self_attn.k_norm", False),
-    "q": ("self_attn.q_proj", True),
-    "k": ("self_attn.k_proj", True),
-    "v": ("self_attn.v_proj", True),
-    "o": ("self_attn.o_proj", True),
-    "gate": ("mlp.gate_proj", True),
-    "up": ("mlp.up_proj", True),
-    "down": ("mlp.down_proj", True),
-}
-_TOP_NAMES = {
-    "embed": "model.embed_tokens.weight",
-    "final_norm": "model.norm.weight",
-    "head": "lm_head.weight",
-}
-
-# Fields of config.json that select variants of Qwen3 → the one that qwen3.py computes.
-_PLAIN = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "use_sliding_window": False,
-    "rope_type": "default",
-}
-
-
-class ModelError(ValueError):
-    """A model directory that cannot be used; the message names the file and the remedy."""
+# Names in a message; more are counted.
+_SHOWN = 4
 
 
 def resolve(path: str) -> pathlib.Path:
@@ -64,98 +44,102 @@ def resolve(path: str) -> pathlib.Path:
     )
 
 
-def read_config(directory: pathlib.Path) -> qwen3.Qwen3Config:
-    """The sizes in a config.json.
+def make_policy(directory: pathlib.Path, dtype: str, remat: str) -> base.Policy:
+    """The pure functions of the model in a directory.
+
+    Args:
+      directory: holds a config.json.
+      dtype: of activations.
+      remat: `none` or `layer`.
 
     Raises:
-      ModelError: another architecture, a variant of Qwen3 that `qwen3.py` does not compute, or a
-        field that is missing.
+      ModelError: an architecture or a variant that is not implemented, or a missing field.
     """
-    file = directory / "config.json"
-    fields = json.loads(file.read_text())
-    if fields.get("model_type") != "qwen3":
-        raise ModelError(f"{file}: model_type {fields.get('model_type')!r}; this version knows "
-                         "'qwen3'")
-    rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
-    known = {**fields, **rope, "rope_type": rope.get("rope_type", rope.get("type"))}
-    for name, plain in _PLAIN.items():
-        if known.get(name) not in (None, plain):
-            raise ModelError(f"{file}: {name} = {known[name]!r} is not implemented; use a model "
-                             f"with {plain!r}")
-    names = [f.name for f in dataclasses.fields(qwen3.Qwen3Config)]
-    try:
-        return qwen3.Qwen3Config(**{n: known[n] for n in names})
-    except KeyError as missing:
-        raise ModelError(f"{file}: field {missing} is missing") from None
+    family, config = families.read(directory / "config.json")
+    return family.make(config, jnp.dtype(dtype), remat)
 
 
-def load(directory: pathlib.Path, config: qwen3.Qwen3Config) -> qwen3.Params:
-    """Parameters as float32 numpy arrays, layers stacked.
+def check(directory: pathlib.Path, policy: base.Policy) -> None:
+    """Compares names and shapes of the stored weights with the policy's; reads no weights.
 
     Raises:
-      ModelError: names the tensor that is missing, unexpected or of another shape.
+      ModelError: lists the tensors that are missing, unexpected or of another shape.
     """
-    tensors: dict[str, np.ndarray] = {}
-    for file in sorted(directory.glob("*.safetensors")):
-        with safetensors.safe_open(file, framework="np") as shard:
-            tensors.update({name: shard.get_tensor(name) for name in shard.keys()})
-    shapes = qwen3.Qwen3(config).shapes()
+    _match(directory, policy, layout.tensors(policy))
 
-    def take(name: str, shape: tuple[int, ...], transpose: bool) -> np.ndarray:
-        if name not in tensors:
-            raise ModelError(f"{directory}: tensor {name} is missing from the *.safetensors files")
-        array = np.asarray(tensors.pop(name), np.float32)
-        array = array.T if transpose else array
-        if array.shape != shape:
-            raise ModelError(f"{directory}: tensor {name} has shape {array.shape}, config.json "
-                             f"asks for {shape}")
-        return array
 
-    params: dict[str, Any] = {
-        name: take(_TOP_NAMES[name], shapes[name].shape, False)
-        for name in shapes if name != "layers"
-    }
-    params["layers"] = {
-        name: np.stack([
-            take(f"model.layers.{i}.{theirs}.weight", shapes["layers"][name].shape[1:], transpose)
-            for i in range(config.num_hidden_layers)
-        ])
-        for name, (theirs, transpose) in _LAYER_NAMES.items()
-    }
-    tensors.pop(_TOP_NAMES["head"], None)  # tied models may carry a copy
-    if tensors:
-        raise ModelError(f"{directory}: unexpected tensors {sorted(tensors)[:4]}")
-    return params
+def load(
+    directory: pathlib.Path, policy: base.Policy, shardings: Any = None, dtype: Any = jnp.float32
+) -> base.Params:
+    """Parameters from safetensors files, each device reading only its slices.
+
+    Args:
+      directory: of the model; one file, several with or without an index.
+      policy: from `make_policy`.
+      shardings: a tree like the parameters of jax.sharding.Sharding; None: this process's first
+        device.
+      dtype: of the parameters, whatever the files hold (bfloat16, float16, float32).
+
+    Raises:
+      ModelError: as `check`.
+    """
+    one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    wanted = layout.tensors(policy)
+    stored = _match(directory, policy, wanted)
+    shapes = layout.flat(policy.shapes())
+    places = layout.flat(shardings) if shardings is not None else dict.fromkeys(shapes, one)
+    params: dict[str, jax.Array] = {}
+    # The largest first: what it takes beyond itself then lies below the final size.
+    for path in sorted(shapes, key=lambda p: -max(t.size for t in wanted[p])):
+        pieces = [(t, stored[t.name]) for t in wanted[path]]
+        params[path] = _load_one(pieces, shapes[path].shape, places[path], jnp.dtype(dtype))
+    return jax.tree.unflatten(jax.tree.structure(policy.shapes()), [params[p] for p in shapes])
 
 
 def save(
-    directory: pathlib.Path, config: qwen3.Qwen3Config, params: qwen3.Params, tokenizer: Any
+    directory: pathlib.Path,
+    policy: base.Policy,
+    params: base.Params,
+    tokenizer: Any,
+    dtype: str = "float32",
+    max_shard_bytes: int = 5_000_000_000,
 ) -> None:
-    """Writes a model directory that transformers and vLLM load."""
-    directory.mkdir(parents=True, exist_ok=True)
-    host = jax.tree.map(lambda a: np.asarray(jax.device_get(a), np.float32), params)
-    tensors = {_TOP_NAMES[name]: host[name] for name in host if name != "layers"}
-    for name, (theirs, transpose) in _LAYER_NAMES.items():
-        for i, array in enumerate(host["layers"][name]):
-            tensors[f"model.layers.{i}.{theirs}.weight"] = np.ascontiguousarray(
-                array.T if transpose else array
-            )
-    temporary = directory / "model.safetensors.tmp"
-    safetensors.numpy.save_file(tensors, temporary, metadata={"format": "pt"})
-    temporary.rename(directory / "model.safetensors")
-    fields = {
-        "architectures": ["Qwen3ForCausalLM"],
-        "model_type": "qwen3",
-        "dtype": "float32",
-        "hidden_act": "silu",
-        "attention_bias": False,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-        **dataclasses.asdict(config),
-        "rope_parameters": {"rope_type": "default", "rope_theta": config.rope_theta},
-    }
-    (directory / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
-    tokenizer.save_pretrained(directory)
+    """Writes a model directory that transformers and vLLM load.
+
+    It is complete or not there: everything is written beside it and then renamed. An earlier model
+    of that name is replaced; other files of its directory stay. With several processes all must
+    call it; the first writes, and has the directory when it returns.
+
+    Args:
+      directory: its parent is made if needed.
+      policy: of the parameters.
+      params: jax or numpy arrays, sharded or not.
+      tokenizer: a transformers tokenizer.
+      dtype: of the files, `float32` or `bfloat16`.
+      max_shard_bytes: of one file, unless a single tensor is larger; several get an index.
+    """
+    directory = directory.resolve()
+    every = [tensor for own in layout.tensors(policy).values() for tensor in own]
+    files, flat = _plan(every, dtype, max_shard_bytes), layout.flat(params)
+    if jax.process_index() > 0:
+        for tensors in files.values():
+            for _ in _exported(tensors, flat, dtype):
+                pass
+        return
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=directory.parent, prefix=f".{directory.name}-") as beside:
+        new = pathlib.Path(beside) / "new"
+        new.mkdir()
+        for name, tensors in files.items():
+            specs = {t.name: (dtype, t.shape) for t in tensors}
+            tensor_files.write(new / name, specs, _exported(tensors, flat, dtype))
+        if len(files) > 1:
+            tensor_files.write_index(
+                new, {t.name: name for name, tensors in files.items() for t in tensors},
+                sum(tensor_files.n_bytes(dtype, t.shape) for t in every))
+        _write_config(new / "config.json", policy, tokenizer, dtype)
+        tokenizer.save_pretrained(new)
+        _replace(directory, new, pathlib.Path(beside) / "old")
 
 
 def load_tokenizer(directory: pathlib.Path) -> Any:
@@ -166,6 +150,181 @@ def load_tokenizer(directory: pathlib.Path) -> Any:
     return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
 
 
-def make_policy(directory: pathlib.Path, dtype: str, remat: str) -> qwen3.Qwen3:
-    """The pure functions of the model in a directory."""
-    return qwen3.Qwen3(read_config(directory), jnp.dtype(dtype), remat)
+def _match(
+    directory: pathlib.Path, policy: base.Policy, wanted: Mapping[str, Sequence[layout.Tensor]]
+) -> dict[str, tensor_files.Stored]:
+    """The stored tensor of every wanted name."""
+    family = families.of(policy)
+    shapes = {t.name: t.shape for own in wanted.values() for t in own}
+    found, unused = {}, []
+    for name, tensor in tensor_files.inventory(directory).items():
+        canonical = family.canonical(name)
+        if canonical is None:
+            unused.append(name)
+        else:
+            found[canonical] = tensor
+    if "head" not in wanted:
+        found.pop(family.hf_names["head"][0], None)  # tied models may carry a copy
+    if unused:
+        _tell(f"{directory}: {_some(unused)} not used by this text model")
+    faults = {
+        "missing": [name for name in shapes if name not in found],
+        "unexpected": [name for name in found if name not in shapes],
+        "of another shape": [
+            f"{name} has shape {found[name].shape}, config.json asks for {shape}"
+            for name, shape in shapes.items() if name in found and found[name].shape != shape],
+    }
+    told = [f"{_some(names)} {fault}" for fault, names in faults.items() if names]
+    if told:
+        raise ModelError(f"{directory}: the *.safetensors files do not hold the model of "
+                         f"config.json; " + "; ".join(told))
+    return found
+
+
+@functools.cache
+def _tell(message: str) -> None:
+    """Says it once, though several loads find it."""
+    _log.warning(message)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    verb = "is" if len(names) == 1 else "are"
+    return f"{len(names)} tensor(s) ({', '.join(names[:_SHOWN])}{more}) {verb}"
+
+
+def _load_one(
+    pieces: Sequence[tuple[layout.Tensor, tensor_files.Stored]], shape: tuple[int, ...],
+    place: jax.sharding.Sharding, dtype: Any,
+) -> jax.Array:
+    """One parameter, filled in place from its tensors."""
+    first = pieces[0][0]
+    piece_at = _piece_sharding(first, place)
+
+    def read(tensor: tensor_files.Stored) -> jax.Array:
+        return jax.make_array_from_callback(tensor.shape, piece_at, tensor.read)
+
+    if first.row is None:
+        array = read(pieces[0][1])
+        return array if _as_stored(first, array, dtype) else _converter(
+            first.axes, dtype, place)(array)
+    stack = _zeros(shape, dtype, place)()
+    put = _putter(first.axes, dtype, place)
+    for tensor, stored in pieces:
+        array = read(stored)
+        # Reading overlaps with the last update; without the wait all tensors might be read first.
+        jax.block_until_ready(stack)
+        stack = put(stack, array, tensor.row)
+    return jax.block_until_ready(stack)
+
+
+# The compiled programs of loading are kept: parameters of one shape share them, as do later loads.
+
+
+@functools.lru_cache(maxsize=256)
+def _zeros(shape: tuple[int, ...], dtype: Any, place: jax.sharding.Sharding) -> Callable:
+    return jax.jit(lambda: jnp.zeros(shape, dtype), out_shardings=place)
+
+
+@functools.lru_cache(maxsize=256)
+def _converter(axes: tuple[int, ...], dtype: Any, place: jax.sharding.Sharding) -> Callable:
+    return jax.jit(lambda x: layout.ours(x, axes).astype(dtype), out_shardings=place)
+
+
+@functools.lru_cache(maxsize=256)
+def _putter(axes: tuple[int, ...], dtype: Any, place: jax.sharding.Sharding) -> Callable:
+    def put(stack: jax.Array, x: jax.Array, row: int) -> jax.Array:
+        x = layout.ours(x, axes).astype(dtype)
+        return jax.lax.dynamic_update_index_in_dim(stack, x, row, 0)
+
+    return jax.jit(put, donate_argnums=0, out_shardings=place)
+
+
+@functools.partial(jax.jit, static_argnames=("axes", "rank", "dtype"))
+def _export(x: jax.Array, row: int | None, axes: tuple[int, ...], rank: int, dtype: str):
+    """A parameter, or a row of it, as a tensor of a file."""
+    return layout.theirs(x if row is None else x[row], axes, rank).astype(dtype)
+
+
+def _as_stored(tensor: layout.Tensor, array: Any, dtype: Any) -> bool:
+    """Whether file and parameter have the same bytes."""
+    return array.dtype == dtype and tensor.axes == tuple(range(array.ndim))
+
+
+def _piece_sharding(tensor: layout.Tensor, place: jax.sharding.Sharding) -> jax.sharding.Sharding:
+    """How a file's tensor must lie for `ours` to need no communication."""
+    if not isinstance(place, jax.sharding.NamedSharding):
+        return place
+    rank = len(tensor.axes) + (tensor.row is not None)
+    spec = (tuple(place.spec) + (None,) * rank)[:rank][-len(tensor.axes):]
+    by_axis = dict(zip(tensor.axes, spec, strict=True))
+    return jax.sharding.NamedSharding(
+        place.mesh,
+        jax.sharding.PartitionSpec(*[by_axis.get(i) for i in range(len(tensor.shape))]))
+
+
+def _plan(
+    tensors: Sequence[layout.Tensor], dtype: str, limit: int
+) -> dict[str, list[layout.Tensor]]:
+    """File name → its tensors, each file at most `limit` bytes or one tensor."""
+    parts: list[list[layout.Tensor]] = [[]]
+    size = 0
+    for tensor in tensors:
+        own = tensor_files.n_bytes(dtype, tensor.shape)
+        if parts[-1] and size + own > limit:
+            parts.append([])
+            size = 0
+        parts[-1].append(tensor)
+        size += own
+    if len(parts) == 1:
+        return {"model.safetensors": parts[0]}
+    return {f"model-{i + 1:05}-of-{len(parts):05}.safetensors": p for i, p in enumerate(parts)}
+
+
+def _exported(
+    tensors: Sequence[layout.Tensor], params: Mapping[str, Any], dtype: str
+) -> Iterator[np.ndarray]:
+    """The tensors as files have them, one after another on the host."""
+    for tensor in tensors:
+        array, row = params[tensor.path], tensor.row
+        if isinstance(array, np.ndarray) and row is not None:
+            # Only the row shall travel to a device.
+            array, row = array[row], None
+        if row is not None or not _as_stored(tensor, array, dtype):
+            array = _export(array, row, tensor.axes, len(tensor.shape), dtype)
+        yield _on_host(array)
+
+
+def _on_host(array: Any) -> np.ndarray:
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return multihost_utils.process_allgather(array, tiled=True)
+    return np.asarray(array)
+
+
+def _write_config(file: pathlib.Path, policy: base.Policy, tokenizer: Any, dtype: str) -> None:
+    family = families.of(policy)
+    fields = {
+        "architectures": [family.architecture],
+        "model_type": family.model_type,
+        "dtype": dtype,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+        **family.write(policy.config),
+    }
+    file.write_text(json.dumps(fields, indent=2) + "\n")
+
+
+def _replace(directory: pathlib.Path, new: pathlib.Path, old: pathlib.Path) -> None:
+    """Puts `new` where `directory` is; its files that are no weights and not in `new` stay."""
+    if not directory.exists():
+        new.rename(directory)
+        return
+    directory.rename(old)
+    try:
+        new.rename(directory)
+    except OSError:
+        old.rename(directory)
+        raise
+    for file in old.iterdir():
+        if ".safetensors" not in file.name and not (directory / file.name).exists():
+            file.rename(directory / file.name)

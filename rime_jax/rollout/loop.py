@@ -34,8 +34,9 @@ class Context:
       judge: None: no exploration scores at all (not a failure).
       judge_timeout_s: seconds for one verdict.
       temperature: of sampling.
-      given_memory: task → the memory that it starts from, instead of the one written before; nothing
-        is written or judged then. A constant '' makes the stateless counterpart of a checkpoint.
+      given_memory: task → the memory that it starts from, instead of the one written before;
+        nothing is written or judged then. A constant '' makes the stateless counterpart of a
+        checkpoint.
     """
 
     sampler: sampler_base.Sampler
@@ -203,7 +204,7 @@ class _Episode:
     async def _take_turn(
         self, env: env_base.Environment, generation: sampler_base.Generation
     ) -> env_base.Turn:
-        """Hands a reply to the environment; a reply that never left its thinking counts as empty."""
+        """Hands a reply to the environment; one that never left its thinking counts as empty."""
         self._turns += 1
         raw = self._context.chat.decode(generation.ids)
         self._say("actor", raw)

@@ -1,0 +1,72 @@
+"""Which tensors of Hugging Face's files make up a policy's parameters, and in which layout."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import numpy as np
+
+from rime_jax.policy import base, families
+
+# Transform of an HF_NAMES table → the axis of the file's tensor behind each of our axes. An axis
+# that is left out has size 1.
+_AXES = {"none": (0, 1), "transpose": (1, 0), "depthwise": (2, 0)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor of a file and where it belongs.
+
+    Attributes:
+      path: of our parameter, as in HF_NAMES.
+      row: index along the parameter's first axis (layers); None: it is the whole parameter.
+      name: in the file.
+      shape: in the file.
+      axes: the file's axis behind each of our axes (without the stacked one).
+    """
+
+    path: str
+    row: int | None
+    name: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape))
+
+
+def tensors(policy: base.Policy) -> dict[str, list[Tensor]]:
+    """Our parameter path → its tensors in files, in the order of its first axis."""
+    names = families.of(policy).hf_names
+    found = {}
+    for path, leaf in flat(policy.shapes()).items():
+        template, transform = names[path]
+        stacked = "{}" in template
+        shape = leaf.shape[1:] if stacked else leaf.shape
+        axes = _AXES[transform][:len(shape)]
+        sizes = dict(zip(axes, shape, strict=True))
+        in_file = tuple(sizes.get(i, 1) for i in range(max(axes) + 1))
+        layers = policy.hf_layers(path) if stacked else (None,)
+        found[path] = [Tensor(path, row if stacked else None, template.format(layer), in_file, axes)
+                       for row, layer in enumerate(layers)]
+    return found
+
+
+def ours(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
+    """A file's tensor as the parameter has it; axes that `axes` leaves out have size 1."""
+    squeezed = tuple(i for i in range(x.ndim) if i not in axes)
+    return x.transpose(axes + squeezed).reshape([x.shape[i] for i in axes])
+
+
+def theirs(x: jax.Array, axes: tuple[int, ...], rank: int) -> jax.Array:
+    """The inverse of `ours`, for a tensor with `rank` axes in its file."""
+    squeezed = tuple(i for i in range(rank) if i not in axes)
+    return x.reshape(x.shape + (1,) * len(squeezed)).transpose(np.argsort(axes + squeezed))
+
+
+def flat(tree: Any) -> dict[str, Any]:
+    """A nested dict as path → leaf, paths joined by `/`."""
+    return {"/".join(k.key for k in path): leaf
+            for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
