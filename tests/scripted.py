@@ -141,9 +141,12 @@ def play(script, *, config=None, streams=None, siblings=1, judge=None, make_env=
 
 
 def warm_config():
-    """A warm start of seconds: enough for replies that are actions and memories that parse."""
+    """A warm start of seconds: enough for replies that are actions and memories that parse.
+
+    Its writer keeps often, so that siblings' memories, and their rewards, differ in every step.
+    """
     config = small_config()
-    for name, value in dict(steps=250, sequences=32, hidden_size=32, intermediate_size=64,
+    for name, value in dict(steps=250, writer_keeps=0.42, writer_last=0.45, sequences=32, hidden_size=32, intermediate_size=64,
                             layers=1, heads=2, lr=1e-2).items():
         config.warm_start[name] = value
     return config

@@ -10,7 +10,14 @@ Params = Any
 class Policy(Protocol):
     """A language model as pure functions. B sequences, T tokens, D features, V vocabulary."""
 
+    config: Any
     vocab_size: int
+
+    def shapes(self) -> Any:
+        """A tree like the parameters of `jax.ShapeDtypeStruct`."""
+
+    def hf_layers(self, path: str) -> list[int]:
+        """Layer numbers, in order, of a stacked parameter (`layers/q`); for weights in and out."""
 
     def init(self, key: jax.Array) -> Params:
         """Random parameters: a nested dict of arrays, layers stacked on their first axis."""

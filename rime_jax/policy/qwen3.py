@@ -21,7 +21,7 @@ from rime_jax.policy import attention, layers, rope
 
 Params = dict[str, Any]
 
-# Our parameter → (Hugging Face's name, how its tensor becomes ours: policy/weights.py). `{}` is the
+# Our parameter → (Hugging Face's name, how its tensor becomes ours: policy/layout.py). `{}` is the
 # number of the layer.
 HF_NAMES = {
     "embed": ("model.embed_tokens.weight", "none"),
