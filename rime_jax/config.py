@@ -56,6 +56,12 @@ OPTIONS: dict[str, Any] = {
             " layer)",
             choices=("none", "layer"),
         ),
+        "attention": Option(
+            "auto",
+            "kernel over packed sequences: auto (the platform's fused one where the shapes allow "
+            "it) | xla | splash (TPU) | cudnn (GPU)",
+            choices=("auto", "xla", "splash", "cudnn"),
+        ),
     },
     "roles": {
         "act": Option("policy", "name of the parameter set that plays the actor"),

@@ -64,7 +64,8 @@ def build(config: ml_collections.ConfigDict) -> Parts:
       ConfigError, ModelError, TemplateError: what does not fit, and the remedy.
     """
     directory = weights.resolve(config.model.path)
-    policy = weights.make_policy(directory, config.model.dtype, config.model.remat)
+    model = config.model
+    policy = weights.make_policy(directory, model.dtype, model.remat, model.attention)
     weights.check(directory, policy)
     tokenizer = weights.load_tokenizer(directory)
     chat = chat_lib.ChatTokens(tokenizer)

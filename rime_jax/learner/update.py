@@ -247,7 +247,9 @@ class Learner:
     def _forward(
         self, params: base.Params, micro: batch_lib.Batch
     ) -> tuple[jax.Array, jax.Array]:
-        hidden = self._policy.forward(params, micro.tokens, micro.positions, micro.segments)
+        # A fused attention kernel has to be spread over the mesh by hand, so it must know it.
+        with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):
+            hidden = self._policy.forward(params, micro.tokens, micro.positions, micro.segments)
         # Without it the compiler may spread the features over fsdp and gather the activations.
         hidden = jax.lax.with_sharding_constraint(hidden, mesh_lib.hidden_sharding(self._mesh))
         return loss_lib.token_logprobs(lambda h: self._policy.logits(params, h), hidden,

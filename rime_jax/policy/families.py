@@ -25,7 +25,7 @@ class Family:
       read: fields of a config.json (no nulls) → the policy's configuration. Raises KeyError with a
         missing field, ValueError for a variant.
       write: configuration → fields of a config.json.
-      make: (configuration, dtype of activations, remat) → policy.
+      make: (configuration, dtype of activations, remat, attention) → policy.
       unused: names of tensors that the policy does without.
       prefix: (as in some checkpoints, as in hf_names).
     """
@@ -35,7 +35,7 @@ class Family:
     hf_names: Mapping[str, tuple[str, str]]
     read: Callable[[dict[str, Any]], Any]
     write: Callable[[Any], dict[str, Any]]
-    make: Callable[[Any, Any, str], base.Policy]
+    make: Callable[[Any, Any, str, str], base.Policy]
     unused: re.Pattern[str]
     prefix: tuple[str, str] = ("", "")
 

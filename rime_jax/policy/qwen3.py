@@ -89,11 +89,13 @@ class Qwen3:
       config: the sizes.
       dtype: of activations; norms, softmax and logits stay in float32.
       remat: `none`, or `layer`: the backward pass keeps the input of each layer only.
+      attention: kernel of packed sequences, one of `attention.KERNELS`.
     """
 
     config: Qwen3Config
     dtype: Any = jnp.float32
     remat: str = "none"
+    attention: str = "auto"
 
     @property
     def vocab_size(self) -> int:
@@ -160,7 +162,9 @@ class Qwen3:
         sin_cos = self._rotary(positions)
 
         def block(x_BxTxD: jax.Array, p: Params) -> tuple[jax.Array, None]:
-            mixed = attention.packed_attention(*self._qkv(p, x_BxTxD, sin_cos), segments)
+            mixed = attention.packed_attention(
+                *self._qkv(p, x_BxTxD, sin_cos), segments, self.attention
+            )
             return self._residuals(p, x_BxTxD, mixed), None
 
         if self.remat == "layer":

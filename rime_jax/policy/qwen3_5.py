@@ -42,11 +42,13 @@ class Qwen3_5:
       config: the sizes.
       dtype: of activations; norms, softmax, delta-rule state and logits stay in float32.
       remat: `none`, or `layer`: the backward pass keeps the input of each layer only.
+      attention: kernel of packed sequences, one of `attention.KERNELS`.
     """
 
     config: Qwen3_5Config
     dtype: Any = jnp.float32
     remat: str = "none"
+    attention: str = "auto"
 
     @property
     def vocab_size(self) -> int:
@@ -82,7 +84,8 @@ class Qwen3_5:
 
         def full(x: jax.Array, p: Params) -> jax.Array:
             q, k, v, gate = self._gated_qkv(p, x, sin_cos)
-            return self._full_output(p, x, attention.packed_attention(q, k, v, segments), gate)
+            mixed = attention.packed_attention(q, k, v, segments, self.attention)
+            return self._full_output(p, x, mixed, gate)
 
         def linear(x: jax.Array, p: Params) -> jax.Array:
             h = self._norm(x, p["attn_norm"])

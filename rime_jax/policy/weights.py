@@ -44,19 +44,22 @@ def resolve(path: str) -> pathlib.Path:
     )
 
 
-def make_policy(directory: pathlib.Path, dtype: str, remat: str) -> base.Policy:
+def make_policy(
+    directory: pathlib.Path, dtype: str, remat: str, attention: str = "auto"
+) -> base.Policy:
     """The pure functions of the model in a directory.
 
     Args:
       directory: holds a config.json.
       dtype: of activations.
       remat: `none` or `layer`.
+      attention: one of `attention.KERNELS`.
 
     Raises:
       ModelError: an architecture or a variant that is not implemented, or a missing field.
     """
     family, config = families.read(directory / "config.json")
-    return family.make(config, jnp.dtype(dtype), remat)
+    return family.make(config, jnp.dtype(dtype), remat, attention)
 
 
 def check(directory: pathlib.Path, policy: base.Policy) -> None:

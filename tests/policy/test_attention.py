@@ -60,3 +60,40 @@ def test_the_platform_decides_and_odd_shapes_fall_back():
 def test_a_named_kernel_that_cannot_take_the_shapes_is_an_error():
     with pytest.raises(ValueError, match="model.attention = 'splash'.*multiples of 128"):
         attention._choose("splash", "tpu", 100, 128, "float32")
+
+
+def test_the_learner_spreads_a_fused_kernel_over_its_mesh(monkeypatch):
+    """One update with splash attention (interpreted) equals one with plain attention."""
+    import functools
+
+    from rime_jax import config as config_lib
+    from rime_jax.learner import batch as batch_lib
+    from rime_jax.learner import mesh as mesh_lib
+    from rime_jax.learner import update
+    from rime_jax.policy import qwen3
+
+    c = config_lib.default()
+    c.learner.row_tokens, c.learner.microbatch_rows, c.learner.old_logprobs = 128, 4, "sampler"
+    c.learner.mesh_fsdp, c.learner.mesh_tensor = 2, 2
+    sizes = qwen3.Qwen3Config(32, 32, 32, 1, 2, 2, 128)
+    rng = np.random.default_rng(0)
+    sequences = [
+        batch_lib.Trainable(
+            (0, i, 0), rng.integers(32, size=n).astype(np.int32),
+            np.where(np.arange(n) > 3, 1, 0).astype(np.int8),
+            np.where(np.arange(n) > 3, 1, 0).astype(np.float32),
+            rng.normal(size=n).astype(np.float32), np.full(n, -3, np.float32))
+        for i, n in enumerate((40, 60, 90, 128, 30))
+    ]
+    batches = {"policy": [batch_lib.pack(sequences, 128, 4)]}
+    interpreted = functools.partial(attention._splash_local, interpret=True)
+    monkeypatch.setattr(attention, "_splash_local",
+                        lambda *arrays, interpret: interpreted(*arrays))
+    norms = {}
+    for kernel in ("xla", "splash"):
+        policy = qwen3.Qwen3(sizes, attention=kernel)
+        learner = update.Learner(policy, c, mesh_lib.make_mesh(c.learner, jax.devices()))
+        state = learner.init({"policy": policy.init(jax.random.key(0))})
+        _, found = learner.step(state, batches)
+        norms[kernel] = [float(found[f"policy/{k}"]) for k in ("grad_norm", "loss", "entropy")]
+    np.testing.assert_allclose(norms["splash"], norms["xla"], rtol=1e-4)
