@@ -38,6 +38,9 @@ setuptools.setup(
     ],
     extras_require={
         "gpu": ["jax[cuda13]>=0.10.2"],
+        # transformers as the reference, also for models in GGUF. On Linux take torch's CPU wheel
+        # where you can; the default one brings 3 GB of CUDA.
+        "parity": ["accelerate>=1.15", "gguf>=0.19", "torch>=2.13"],
         "plot": ["matplotlib>=3.9"],
         "test": ["hypothesis>=6.170", "pytest>=9.2"],
         "tpu": ["jax[tpu]>=0.10.2"],

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The environment of local.sh and test.sh; to be sourced with `root` (the repository) set.
+# The environment of the scripts beside it; to be sourced with `root` (the repository) set.
 #
-# `ensure_venv plain|test` leaves a complete virtual environment at $venv. A stamp, written last,
-# says what it was made from. With a right stamp nothing is installed (no network needed); with a
-# stale one pip brings it up to date; without one an earlier installation was cut off, and the
+# `ensure_venv plain|test|smollm` leaves a complete virtual environment at $venv. A stamp, written
+# last, says what it was made from. With a right stamp nothing is installed (no network needed);
+# with a stale one pip brings it up to date; without one an earlier installation was cut off, and the
 # environment is made again.
 
 venv="${RIME_VENV:-$root/.venv}"
@@ -19,9 +19,10 @@ die() {
 
 ensure_venv() {
   local kind="$1" target="$root" stamp
-  if [ "$kind" = test ]; then
-    target="${root}[test]"
-  fi
+  case "$kind" in
+    test) target="${root}[test]" ;;
+    smollm) target="${root}[test,parity]" ;;
+  esac
   lock_repository
   check_owner
   if ! venv_is_usable; then
@@ -29,7 +30,8 @@ ensure_venv() {
   fi
   stamp="$(stamp_of)"
   # The test kind holds everything that the plain one has.
-  if [ "$(read_stamp "$kind")" != "$stamp" ] && [ "$(read_stamp test)" != "$stamp" ]; then
+  if [ "$(read_stamp "$kind")" != "$stamp" ] &&
+    { [ "$kind" != plain ] || [ "$(read_stamp test)" != "$stamp" ]; }; then
     printf 'Installing rime_jax into %s (the first time: about a minute, 1 GB)\n' "$venv"
     rm -f "$venv"/stamp.*
     "$venv/bin/python" -m pip install --constraint "$root/constraints.txt" --editable "$target" ||

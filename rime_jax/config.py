@@ -8,6 +8,7 @@ names the wrong field, what it allows and what to do.
 import dataclasses
 import difflib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -62,6 +63,13 @@ OPTIONS: dict[str, Any] = {
             "it) | xla | splash (TPU) | cudnn (GPU)",
             choices=("auto", "xla", "splash", "cudnn"),
         ),
+        "thinking": Option(
+            "auto",
+            "enable_thinking of the chat template: auto (left out, the template decides) | on | off"
+            "; no effect where the template does not know it. With thinking, rollout.act_tokens and"
+            " write_tokens must have room for it",
+            choices=("auto", "on", "off"),
+        ),
     },
     "roles": {
         "act": Option("policy", "name of the parameter set that plays the actor"),
@@ -72,7 +80,7 @@ OPTIONS: dict[str, Any] = {
     },
     "env": {
         "domain": Option("alchemy", "which environment", choices=("alchemy",)),
-        "form": Option("compact", "text form: compact (the small policy's 40 words) | full (for "
+        "form": Option("compact", "text form: compact (a few dozen words, for the small policy) | full (for "
                                   "LLMs)", choices=("compact", "full")),
         "trials": Option(6, "T, tasks of a stream; RIME's Alchemy: 10", low=1, high=100),
         "stones": Option(2, "stones of a trial; the benchmark: 3", low=1, high=3),
@@ -302,10 +310,14 @@ def _parse(name: str, text: str, option: Option) -> Any:
             return tuple(element(p) for p in parts)
         except ValueError:
             raise ConfigError(f"{name} is a list of {element.__name__}; got {text!r}") from None
+    words = {"true": True, "false": False} if isinstance(option.default, bool) else {}
     try:
-        return json.loads(text.lower() if text in ("True", "False") else text)
-    except json.JSONDecodeError:
-        raise ConfigError(f"{name} must be a {type(option.default).__name__}, not {text!r}: "
+        if words:
+            return words[text.lower()]
+        number = float(text)
+        return int(number) if isinstance(option.default, int) and number.is_integer() else number
+    except (KeyError, ValueError):
+        raise ConfigError(f"{name} must be {_article(option.default)}, not {text!r}: "
                           f"{option.doc}") from None
 
 
@@ -378,7 +390,7 @@ def _check_one(name: str, value: Any, option: Option) -> None:
     ok = (_is_number(value) if expected is float
           else isinstance(value, expected) and (expected is bool or not isinstance(value, bool)))
     if not ok:
-        raise ConfigError(f"{name} must be a {expected.__name__}, not {value!r} "
+        raise ConfigError(f"{name} must be {_article(option.default)}, not {value!r} "
                           f"({type(value).__name__}): {option.doc}")
     if isinstance(value, tuple):
         _check_tuple(name, value, option)
@@ -435,10 +447,24 @@ def _check_together(c: ml_collections.ConfigDict) -> None:
          "warm_start.writer_keeps + warm_start.writer_last exceed 1")
 
 
+def _article(value: Any) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def as_text(value: Any) -> str:
+    """A value as `--set` takes it, quoted for a shell."""
+    return shlex.quote(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _suggest(name: str, known: Mapping[str, Any]) -> str:
     near = difflib.get_close_matches(name, known, n=3)
+    last = name.split(".")[-1].replace("_", " ")
+    # What a mistyped name means often stands in the option's description (lambda, learning rate).
+    near += [n for n, o in known.items() if n not in near and isinstance(o, Option)
+             and last in o.doc.lower()][:2]
     return f" Did you mean {' or '.join(near)}?" if near else " See rime_jax/config.py for all."

@@ -1,46 +1,19 @@
-"""What a domain brings to the loop: environments, prompts, the grammar of its memory, streams."""
+"""The domains: which environments, prompts, memory grammar and streams a configuration means."""
 
 import contextlib
-import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterator
 
 import ml_collections
 import numpy as np
 
 from rime_jax import config as config_lib
 from rime_jax import memory, prompts, streams
-from rime_jax.envs import base as env_base
 from rime_jax.envs.alchemy import env as alchemy_env
 from rime_jax.envs.alchemy import game, text_compact, text_full
 from rime_jax.envs.alchemy import scripts as alchemy_scripts
 from rime_jax.envs.alchemy import streams as alchemy_streams
-
-Split = Literal["train", "heldout"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Domain:
-    """One domain in one text form.
-
-    Attributes:
-      make_env: a fresh environment for one task.
-      prompts: the wording of both roles.
-      memory_format: the grammar of a memory.
-      make_stream: split → (i, rng) → stream i, for `streams.StreamSource`.
-      memory_truth: (task, items of a memory) → what the memory knows, for the logs only.
-      true_memory: task → the memory of a writer that knows everything, for evaluation only.
-      floors: name → (stream, seed) → performance of each task, by scripted players.
-    """
-
-    make_env: Callable[[], env_base.Environment]
-    prompts: prompts.Prompts
-    memory_format: memory.MemoryFormat
-    make_stream: Callable[[Split], Callable[[int, np.random.Generator], streams.Stream]]
-    memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None
-    true_memory: Callable[[streams.Task], str] | None
-    floors: dict[str, Callable[[streams.Stream, int], list[float]]]
+from rime_jax.rollout.domain import Domain, Split
 
 
 def make(config: ml_collections.ConfigDict) -> Domain:
@@ -64,6 +37,7 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
         prompts=wording,
         memory_format=memory_format,
         make_stream=lambda split: alchemy_stream_maker(config.env, split),
+        words=" ".join(text_compact.WORDS) if compact else "",
         memory_truth=alchemy_scripts.compact_truth if compact else None,
         true_memory=alchemy_scripts.compact_true_memory if compact else None,
         floors={

@@ -3,6 +3,8 @@
     python -m rime_jax.evaluate --run=runs/rime                      a run's newest checkpoint
     python -m rime_jax.evaluate --config=experiments/alchemy/rime.py the initial policy
 
+Results go to eval/ of the run directory as step_<n> or initial (.json and .md), or to --out.
+
 Each policy plays the same streams with its memory, stateless (memory blanked before each task) and,
 where the domain can write it, with a true memory given to each task. Floors play them too; the
 oracle scores 1 by definition. Intervals are 95 % bootstrap over streams, so that the rollouts of
@@ -20,9 +22,11 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from rime_jax import config as config_lib
 from rime_jax import experiment, parts, streams
 from rime_jax.rollout.collect import collect
 from rime_jax.rollout.trajectory import Rollout
+from rime_jax.tracking import metrics, run_dir
 
 # Reported quantities → column titles.
 COLUMNS = {
@@ -77,10 +81,22 @@ async def play(
 
 
 def held_out_streams(built: parts.Parts) -> list[streams.Stream]:
-    """The evaluation's streams, the same for every policy and run with this config."""
+    """The evaluation's streams, the same for every policy and run with this config.
+
+    Raises:
+      ConfigError: there are not so many different ones.
+    """
     config = built.config
     source = streams.StreamSource(built.domain.make_stream("heldout"), config.eval.seed)
-    return source.take(config.eval.streams)
+    taken = source.take(config.eval.streams)
+    distinct = len({stream.info.get("chemistry", stream.id) for stream in taken})
+    if distinct < len(taken):
+        # Streams of one chemistry are no independent observations; the intervals count on that.
+        raise config_lib.ConfigError(
+            f"eval.streams = {len(taken)}, but only {distinct} of them are of different held-out "
+            f"chemistries; lower it to {distinct} at most and raise eval.rollouts instead"
+        )
+    return taken
 
 
 def floors(built: parts.Parts) -> dict[str, np.ndarray]:
@@ -203,14 +219,19 @@ def setting(config: ml_collections.ConfigDict) -> str:
     return f"Symbolic Alchemy, {rule}, graphs of {'/'.join(map(str, env.edges))} edges"
 
 
+def announcement(config: ml_collections.ConfigDict, policies: int) -> str:
+    """What an evaluation is about to do: it is silent while it works."""
+    who = "the initial policy" if policies == 1 else f"{policies} policies"
+    return (f"Evaluating {who} on {config.eval.streams} held-out streams × "
+            f"{config.eval.rollouts} rollouts, with and without memory …")
+
+
 def save(found: Mapping[str, Any], directory: pathlib.Path, name: str) -> None:
     """Writes <name>.json and <name>.md."""
-    from rime_jax.tracking.metrics import jsonable, write_atomically
-
     directory.mkdir(parents=True, exist_ok=True)
-    body = json.dumps(jsonable(found), indent=2)
-    write_atomically(directory / f"{name}.json", body.encode())
-    write_atomically(directory / f"{name}.md", table(found).encode())
+    body = json.dumps(metrics.jsonable(found), indent=2)
+    metrics.write_atomically(directory / f"{name}.json", body.encode())
+    metrics.write_atomically(directory / f"{name}.md", table(found).encode())
 
 
 def _performance(played: Sequence[Rollout], rollouts: int, positions: int) -> np.ndarray:
@@ -266,18 +287,25 @@ def _cell(value: Any) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--run", type=pathlib.Path, help="a run directory")
+    parser.add_argument("--out", type=pathlib.Path, help="file to write, without its ending")
     experiment.add_arguments(parser, required=False)
     arguments = parser.parse_args(argv)
     with experiment.clean_errors():
         if (arguments.run is None) == (arguments.config is None):
             parser.error("give either --run or --config")
-        source = arguments.config or str(arguments.run / "config.json")
-        config = experiment.read(source, arguments.set)
+        if arguments.run is not None and not (arguments.run / "config.json").is_file():
+            raise config_lib.ConfigError(f"--run {arguments.run} is no run directory (it has no "
+                                         "config.json)")
+        config = experiment.read(
+            arguments.config or str(arguments.run / "config.json"), arguments.set
+        )
         found = asyncio.run(_evaluate(config, arguments.run))
-    directory = (arguments.run or pathlib.Path("runs") / config.name) / "eval"
-    save(found, directory, "evaluation")
+    directory = arguments.run or run_dir.path_of(config, arguments.config)
+    policy = list(found["policies"])[-1].replace(" ", "_")
+    out = arguments.out or directory / "eval" / policy
+    save(found, out.parent, out.name)
     print(table(found))
-    print(f"saved {directory / 'evaluation.json'} and .md")
+    print(f"saved {out}.json and .md")
 
 
 async def _evaluate(
@@ -285,6 +313,7 @@ async def _evaluate(
 ) -> dict[str, Any]:
     built = parts.build(config)
     rollouts = config.eval.rollouts
+    print(announcement(config, 1 if run is None else 2), flush=True)
     policies = {"initial": await play(built, built.initial_sets(), 0, rollouts)}
     if run is not None:
         from rime_jax import train

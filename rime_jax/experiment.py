@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser, required: bool = True) -> Non
         help="an experiment file (experiments/<domain>/<name>.py) or a run's config.json",
     )
     parser.add_argument(
-        "--set", action="append", default=[], metavar="OPTION=VALUE",
-        help="changes one option, e.g. --set learner.lr=1e-4; may be repeated",
+        "--set", action="extend", nargs="+", default=[], metavar="OPTION=VALUE",
+        help="changes options, e.g. --set learner.lr=1e-4 steps=50; may be repeated",
     )
 
 
@@ -56,6 +56,9 @@ def clean_errors() -> Iterator[None]:
     except (config_lib.ConfigError, weights.ModelError, chat.TemplateError,
             checkpoint.CheckpointError) as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        sys.exit(130)
 
 
 def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
@@ -68,7 +71,7 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
         config = module.get_config()
     except (AttributeError, KeyError, TypeError) as error:
         # ConfigDict reports an unknown or wrongly typed field with these.
-        raise config_lib.ConfigError(f"{path}: {error}") from error
+        raise config_lib.ConfigError(f"{path}: {error.args[0]}") from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise config_lib.ConfigError(
             f"{path}: get_config() returned {config!r}; return what config.default() makes"

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import ml_collections
+import numpy as np
 
 from rime_jax import config as config_lib
 from rime_jax import domains, streams
@@ -16,6 +17,7 @@ from rime_jax.policy import base as policy_base
 from rime_jax.policy import chat as chat_lib
 from rime_jax.policy import weights
 from rime_jax.rollout import loop
+from rime_jax.rollout.domain import Domain
 from rime_jax.sampler import native
 
 
@@ -32,7 +34,7 @@ class Parts:
     policy: policy_base.Policy
     tokenizer: Any
     chat: chat_lib.ChatTokens
-    domain: domains.Domain
+    domain: Domain
     sampler: native.NativeSampler
     judge: judge_base.Judge | None
 
@@ -68,9 +70,9 @@ def build(config: ml_collections.ConfigDict) -> Parts:
     policy = weights.make_policy(directory, model.dtype, model.remat, model.attention)
     weights.check(directory, policy)
     tokenizer = weights.load_tokenizer(directory)
-    chat = chat_lib.ChatTokens(tokenizer)
+    chat = chat_lib.ChatTokens(tokenizer, model.thinking, weights.ends_of_text(directory))
     domain = domains.make(config)
-    _check_words(config, chat)
+    _check_prompts(config, chat, domain)
     sampler = _make_sampler(config, policy, chat)
     judge = lexical.LexicalJudge(domain.memory_format) if config.judge.kind == "lexical" else None
     return Parts(config, directory, policy, tokenizer, chat, domain, sampler, judge)
@@ -94,16 +96,24 @@ def _make_sampler(
         raise config_lib.ConfigError(str(error)) from error
 
 
-def _check_words(config: ml_collections.ConfigDict, chat: chat_lib.ChatTokens) -> None:
-    """A word-level tokenizer must know every word of the compact form."""
-    if config.env.form != "compact":
-        return
-    from rime_jax.envs.alchemy import text_compact
-
-    text = " ".join(text_compact.WORDS)
+def _check_prompts(
+    config: ml_collections.ConfigDict, chat: chat_lib.ChatTokens, domain: Domain
+) -> None:
+    """The tokenizer must know the words of a real prompt, and a reply must fit behind it."""
+    task = domain.make_stream("train")(0, np.random.default_rng(0)).tasks[0]
+    messages = domain.prompts.act("", domain.make_env().reset(task))
+    text = " ".join([domain.words, *(message["content"] for message in messages)])
     if chat.decode(chat.text(text)).split() != text.split():
         raise config_lib.ConfigError(
-            f"model.path = {config.model.path!r} does not know the words of env.form = 'compact'; "
-            "set env.form = 'full' for a language model, or make a small policy with "
-            "rime_jax.warm_start"
+            f"model.path = {config.model.path!r} does not know the words of env.form = "
+            f"{config.env.form!r}; the small policy (made with rime_jax.warm_start) needs "
+            "'compact', a language model 'full'"
+        )
+    limits = config.rollout
+    needed = len(chat.opening(messages)) + limits.memory_tokens + limits.act_tokens
+    if needed > limits.context_tokens:
+        raise config_lib.ConfigError(
+            f"rollout.context_tokens = {limits.context_tokens} cannot hold a prompt with a full "
+            f"memory and one reply, {needed} tokens; raise it (and learner.row_tokens), or lower "
+            "rollout.memory_tokens or rollout.act_tokens"
         )

@@ -33,12 +33,13 @@ def draw(runs: Sequence[pathlib.Path], out: pathlib.Path) -> None:
     for run in runs:
         lines = metrics.read(run / "metrics.jsonl")
         if not lines:
-            raise FileNotFoundError(f"{run} has no metrics.jsonl with a line; is it a run directory?")
-        label = json.loads((run / "config.json").read_text())["name"]
+            raise FileNotFoundError(f"{run} has no metrics.jsonl; name a run directory")
         for axis, tag in zip(axes, _CHARTS, strict=True):
             points = [(line["step"], line[tag]) for line in lines if line.get(tag) is not None]
             points += _final(run, tag)
-            axis.plot(*zip(*points, strict=True), label=label, marker="." if "eval" in tag else "")
+            if points:
+                axis.plot(*zip(*points, strict=True), label=run.name,
+                          marker="." if "eval" in tag else "")
     for axis, title in zip(axes, _CHARTS.values(), strict=True):
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("iteration")
@@ -67,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         draw(arguments.runs, arguments.out)
     except ImportError:
-        sys.exit("error: this needs matplotlib; install it with  pip install -e '.[plot]'")
+        sys.exit(f"error: this needs matplotlib: {sys.executable} -m pip install matplotlib")
     except FileNotFoundError as error:
         sys.exit(f"error: {error}")
     print(f"saved {arguments.out}")

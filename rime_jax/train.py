@@ -4,7 +4,8 @@
 
 One iteration: siblings of each stream play it, ACT and WRITE in turn; rewards become advantages
 among siblings at the same position; one update per mini-batch; the new parameters go to the
-sampler. A run directory that holds a checkpoint is continued. SIGTERM saves and exits with 0.
+sampler. A run directory that holds a checkpoint is continued. SIGTERM and Ctrl-C save and exit
+with 0.
 """
 
 import argparse
@@ -46,12 +47,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
     with experiment.clean_errors():
         config = experiment.read(arguments.config, arguments.set)
-        directory = run_dir.RunDir(config.run_dir or pathlib.Path("runs") / config.name)
+        directory = run_dir.RunDir(run_dir.path_of(config, arguments.config))
         finished = train(config, directory)
-    print(f"Everything of this run is in {directory.path}; to look at its curves:")
-    print(f"  {pathlib.Path(sys.executable).parent / 'tensorboard'} --logdir {directory.path}")
     if not finished:
         print("Stopped before the last step; the same command continues.")
+    print(f"Everything of this run is in {directory.path}; to look at its curves:")
+    print(f"  {pathlib.Path(sys.executable).parent / 'tensorboard'} --logdir {directory.path}")
 
 
 def train(config: ml_collections.ConfigDict, directory: run_dir.RunDir) -> bool:
@@ -130,7 +131,12 @@ class Trainer:
         task = asyncio.current_task()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        finished = self.directory.eval / "final.md"
+        if self.step >= self.config.steps and finished.is_file():
+            print(f"This run has finished its {self.config.steps} steps:\n\n{finished.read_text()}")
+            return True
         try:
+            print("Compiling the sampler …", flush=True)
             await self._publish()
             self.built.sampler.warm_up()
             if self.step == 0:
@@ -230,6 +236,7 @@ class Trainer:
     async def _start(self) -> None:
         """Step 0: what the initial policy scores, beside which every curve is read."""
         if self.config.eval.every:
+            print("Evaluating the initial policy …", flush=True)
             found = await self._quick_evaluation()
             self.log.write(0, found)
             self.board.scalars(0, found)
@@ -253,6 +260,7 @@ class Trainer:
                 self.built.tokenizer,
             )
         rollouts = self.config.eval.rollouts
+        print(evaluate.announcement(self.config, 2), flush=True)
         policies = {
             "initial": await evaluate.play(
                 self.built, self.built.initial_sets(), 0, rollouts),

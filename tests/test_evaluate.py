@@ -214,10 +214,10 @@ def test_evaluating_a_checkpoint_and_the_initial_policy_gives_a_table(built, tmp
     config.write_text(json.dumps(small.to_dict()))
     evaluate.main([f"--config={config}"])
     printed = capsys.readouterr().out
-    assert "| **initial** |" in printed and "evaluation.json" in printed
-    first = json.loads((tmp_path / "named/eval/evaluation.json").read_text())
-    evaluate.main([f"--config={config}"])
-    assert json.loads((tmp_path / "named/eval/evaluation.json").read_text()) == first
+    assert "| **initial** |" in printed and "initial.json" in printed
+    first = json.loads((tmp_path / "named/eval/initial.json").read_text())
+    evaluate.main([f"--config={config}", f"--out={tmp_path / 'again'}"])
+    assert json.loads((tmp_path / "again.json").read_text()) == first
 
 
 def test_a_run_without_a_checkpoint_is_refused_without_a_traceback(tmp_path):

@@ -257,7 +257,7 @@ def test_a_run_can_be_made_longer(model, tmp_path, unbroken):
 @pytest.mark.parametrize(("assignment", "told"), [
     ("learner.learning_rate=1", r"unknown option 'learner.learning_rate'.*learner\."),
     ("learner.lr=fast", r"learner\.lr must be a float"),
-    ("steps=2.5", r"steps must be a int"),
+    ("steps=2.5", r"steps must be an int"),
     ("rollout.group_size=1", r"rollout\.group_size = 1 is below 2.*compared"),
     ("reward.horizon=0", r"reward\.horizon = 0 is below 1"),
     ("roles.train=writer", r"roles\.train holds 'writer'.*roles\.act"),
@@ -304,7 +304,7 @@ def test_a_checkpoint_of_another_model_is_refused(model, tmp_path):
 def test_a_model_without_the_words_of_the_compact_form_is_refused(model, tmp_path):
     path = shutil.copytree(model, tmp_path / "model")
     words.word_tokenizer(("green", "large")).save_pretrained(path)
-    with pytest.raises(config_lib.ConfigError, match="model.path.*env.form = 'full'"):
+    with pytest.raises(config_lib.ConfigError, match="model.path.*env.form = 'compact'.*'full'"):
         train.train(tiny(str(path), tmp_path / "run"), run_dir.RunDir(tmp_path / "run"))
 
 

@@ -90,7 +90,7 @@ def trainables(samples: Iterable[Any], credit: Any, aggregation: str) -> list[Tr
     """The samples that train, with their advantages; the others are left out.
 
     A trained token weighs 1 (aggregation `token`), or 1 / trained tokens of its sample (`sequence`,
-    so that each sample weighs 1: spec section 4).
+    so that each sample weighs 1: docs/method.md, section 4).
 
     Raises:
       ValueError: the first token of a sample claims to be sampled; nothing predicts it.

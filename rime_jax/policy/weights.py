@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
 
-from rime_jax.policy import base, families, layout, tensor_files
+from rime_jax.policy import base, families, hub, layout, tensor_files
 from rime_jax.policy.tensor_files import ModelError
 
 _log = logging.getLogger(__name__)
@@ -147,10 +147,29 @@ def save(
 
 def load_tokenizer(directory: pathlib.Path) -> Any:
     """The transformers tokenizer of a model directory; no network is asked."""
-    import transformers
+    return hub.transformers().AutoTokenizer.from_pretrained(directory, local_files_only=True)
 
-    transformers.utils.logging.set_verbosity_error()
-    return transformers.AutoTokenizer.from_pretrained(directory, local_files_only=True)
+
+def ends_of_text(directory: pathlib.Path) -> tuple[int, ...]:
+    """Ids that end a text, as generation_config.json and config.json name them, ascending.
+
+    Raises:
+      ModelError: a file is no JSON, or its eos_token_id is neither an id nor a list of ids.
+    """
+    found: set[int] = set()
+    for name in ("config.json", "generation_config.json"):
+        file = directory / name
+        if not file.is_file():
+            continue
+        try:
+            value = json.loads(file.read_text()).get("eos_token_id")
+        except (OSError, ValueError, AttributeError) as error:
+            raise ModelError(f"{file} cannot be read as a JSON object: {error}") from error
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if not all(type(i) is int and i >= 0 for i in ids):
+            raise ModelError(f"{file}: eos_token_id = {value!r}; make it an id or a list of ids")
+        found.update(ids)
+    return tuple(sorted(found))
 
 
 def _match(

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rime_jax.policy import hub
+
 PAD, UNKNOWN, START_OF_REPLY, END_OF_TURN = "<pad>", "<unk>", ">", "."
 _TAGS = ("<think>", "</think>")
 
@@ -23,7 +25,6 @@ def word_tokenizer(words: Sequence[str]) -> Any:
       ValueError: a word occurs twice or is one of the markers.
     """
     import tokenizers
-    import transformers
 
     markers = (PAD, UNKNOWN, START_OF_REPLY, END_OF_TURN)
     vocabulary = (*markers, *_TAGS, *words)
@@ -33,7 +34,7 @@ def word_tokenizer(words: Sequence[str]) -> Any:
         tokenizers.models.WordLevel({w: i for i, w in enumerate(vocabulary)}, unk_token=UNKNOWN)
     )
     backend.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer = transformers.PreTrainedTokenizerFast(
+    tokenizer = hub.transformers().PreTrainedTokenizerFast(
         tokenizer_object=backend,
         pad_token=PAD,
         unk_token=UNKNOWN,

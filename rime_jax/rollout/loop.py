@@ -14,11 +14,12 @@ from collections.abc import Callable
 import ml_collections
 import numpy as np
 
-from rime_jax import domains, memory, streams
+from rime_jax import memory, streams
 from rime_jax.envs import base as env_base
 from rime_jax.judge import base as judge_base
 from rime_jax.policy import chat as chat_lib
 from rime_jax.rollout.calls import InfrastructureFailure, call_environment
+from rime_jax.rollout.domain import Domain
 from rime_jax.rollout.trajectory import Role, Rollout, Sample, Status, TaskRecord
 from rime_jax.sampler import base as sampler_base
 
@@ -41,7 +42,7 @@ class Context:
 
     sampler: sampler_base.Sampler
     judge: judge_base.Judge | None
-    domain: domains.Domain
+    domain: Domain
     chat: chat_lib.ChatTokens
     options: ml_collections.ConfigDict
     judge_timeout_s: float
@@ -208,7 +209,7 @@ class _Episode:
         self._turns += 1
         raw = self._context.chat.decode(generation.ids)
         self._say("actor", raw)
-        reply, unclosed = memory.strip_thinking(raw)
+        reply, unclosed = memory.strip_thinking(raw, self._context.chat.think_opened)
         turn = await self._call(env, env.step, reply)
         if unclosed:
             turn = dataclasses.replace(turn, format_error=unclosed)
@@ -245,9 +246,13 @@ class _Episode:
             body = body[:-1]
         reply = context.chat.decode(body)
         self._say("writer", reply)
+        opened = context.chat.think_opened
+        answer, _ = memory.strip_thinking(reply, opened)
+        # Thinking is not part of the memory. An answer without any counts as it was sampled.
+        n_tokens = len(body) if answer == reply.strip() else len(context.chat.text(answer))
         written = memory.read_reply(
-            reply, len(body), self._options.memory_tokens, generation.finish == "stop",
-            context.domain.memory_format,
+            reply, n_tokens, self._options.memory_tokens, generation.finish == "stop",
+            context.domain.memory_format, opened,
         )
         if written.malformed == "over_budget" or written.malformed == "truncated":
             cut = context.chat.text(written.text)[: self._options.memory_tokens]

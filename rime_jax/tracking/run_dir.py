@@ -1,4 +1,4 @@
-"""The run directory: everything one run writes, and all that `report` needs.
+"""The run directory: everything one run writes.
 
     config.json           the resolved configuration; a run can be started again from it
     checkpoints/          tracking.checkpoint
@@ -6,6 +6,8 @@
     tb/                   TensorBoard event files
     samples/              trajectories and memories, one step_NNNNNN.jsonl.gz per dump
     eval/                 results of evaluations
+    model/<set>/          the trained parameter sets, when the run has ended
+    lock                  held by the process that trains
 """
 
 import contextlib
@@ -25,6 +27,20 @@ from rime_jax.tracking import metrics
 
 # What may change between a run and its continuation: neither enters the training's numbers.
 _MAY_CHANGE = re.compile(r"steps|run_dir|resume|(track|eval)\..*")
+
+
+def path_of(config: ml_collections.ConfigDict, source: str) -> pathlib.Path:
+    """Where a run of `config` belongs.
+
+    `run_dir` if it is set; the directory of `source` (what --config named) if that is the
+    config.json of a run, which may have been moved; else runs/<name>.
+    """
+    if config.run_dir:
+        return pathlib.Path(config.run_dir)
+    beside = RunDir(pathlib.Path(source).parent)
+    if pathlib.Path(source).name == "config.json" and beside.checkpoints.is_dir():
+        return beside.path
+    return pathlib.Path("runs") / config.name
 
 
 class RunDir:
@@ -98,8 +114,8 @@ class RunDir:
             if old != new and not _MAY_CHANGE.fullmatch(name):
                 raise config_lib.ConfigError(
                     f"{self.path} holds a run with {name} = {old!r}, not {new!r}; continue it with "
-                    f"its own value (--set {name}={old}), or start another run with "
-                    f"--set run_dir=..."
+                    f"its own value (--set {name}={config_lib.as_text(old)}), or start another run "
+                    f"(--set run_dir=..., or another c.name in the experiment file)"
                 )
 
     def write_samples(self, step: int, rows: Iterable[Mapping[str, Any]]) -> pathlib.Path:

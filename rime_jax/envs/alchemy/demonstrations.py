@@ -109,8 +109,12 @@ def demonstrate(
     turns = []
     while not game.done:
         known = facts | learnt
-        slip = rng.random() < habits.slip
-        reply = _slip(game, rng) if slip else _plan(game, known, tried, habits.explore, rng)
+        if not any(corner is not None for corner in game.stones):
+            reply = "end"  # Nothing is left to do, but the rules go on.
+        elif rng.random() < habits.slip:
+            reply = _slip(game, rng)
+        else:
+            reply = _plan(game, known, tried, habits.explore, rng)
         event = _apply(form, game, reply)
         answer = form.message(game, event, None)
         _learn(chemistry, event, answer, learnt, tried)

@@ -1,0 +1,122 @@
+"""What a chip of each TPU generation can do, and the slices that libtpu knows by name."""
+
+import dataclasses
+from typing import Any
+
+INSTALL = "pip install 'rime_jax[aot]'"
+
+
+class TopologyError(ValueError):
+    """A slice that cannot be compiled for; the message says why and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+    """One chip of a generation.
+
+    Attributes:
+      hbm_gib: capacity, GiB.
+      peak_flops: bfloat16 FLOP/s of the matrix units.
+      hbm_bytes: bytes/s between HBM and the cores.
+      ici_bytes: bytes/s that leave the chip over all its links together (half of what the vendor
+        calls bidirectional).
+      devices: jax devices of a chip. Two cores are one device (megacore) up to v5p, and two devices
+        that share the figures above from tpu7x on.
+      host: (x, y, z) chips of one host in a slice of several hosts.
+      options: what `get_topology_desc` needs beyond the name.
+      source: page of the vendor's documentation.
+    """
+
+    hbm_gib: float
+    peak_flops: float
+    hbm_bytes: float
+    ici_bytes: float
+    devices: int
+    host: tuple[int, int, int]
+    options: dict[str, Any]
+    source: str
+
+
+# v4's page gives no bandwidth of the links: six of 50 GB/s each way (Jouppi et al. 2023, "TPU v4",
+# table 4). v6e's page speaks of 32 GB; the comparison on tpu7x's page of 32 GiB, as for v5p of 95.
+CHIPS = {
+    "v4": Chip(32, 275e12, 1200e9, 300e9, 1, (2, 2, 1), {"chip_config_name": "megacore"},
+               "https://docs.cloud.google.com/tpu/docs/v4"),
+    "v5e": Chip(16, 197e12, 819e9, 200e9, 1, (2, 2, 1), {},
+                "https://docs.cloud.google.com/tpu/docs/v5e"),
+    "v5p": Chip(95, 459e12, 2765e9, 600e9, 1, (2, 2, 1), {},
+                "https://docs.cloud.google.com/tpu/docs/v5p"),
+    "v6e": Chip(32, 918e12, 1640e9, 400e9, 1, (2, 2, 1), {},
+                "https://docs.cloud.google.com/tpu/docs/v6e"),
+    "tpu7x": Chip(192, 2307e12, 7380e9, 600e9, 2, (2, 2, 1), {},
+                  "https://docs.cloud.google.com/tpu/docs/tpu7x"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """A named slice without its hardware.
+
+    Attributes:
+      name: as given, `v5p:4x4x4`.
+      chip: of its generation.
+      devices: that programs are compiled for; no data can be put on them.
+    """
+
+    name: str
+    chip: Chip
+    devices: tuple[Any, ...]
+
+    @property
+    def hosts(self) -> int:
+        return 1 + max(d.process_index for d in self.devices)
+
+    @property
+    def host_devices(self) -> int:
+        """Devices of one host."""
+        return len(self.devices) // self.hosts
+
+
+def describe(name: str) -> Slice:
+    """The slice `<generation>:<x>x<y>[x<z>]`, sizes in chips.
+
+    Raises:
+      TopologyError: libtpu is missing, or does not know such a slice.
+    """
+    generation, _, layout = name.partition(":")
+    sizes = layout.split("x")
+    if generation not in CHIPS or not all(s.isdigit() and int(s) for s in sizes):
+        raise TopologyError(
+            f"--topology {name}: write <generation>:<chips along each axis>, e.g. v5e:4x4 or "
+            f"v5p:4x4x4; the generations are {', '.join(CHIPS)}")
+    chip = CHIPS[generation]
+    axes = 3 if generation in ("v4", "v5p", "tpu7x") else 2
+    if len(sizes) != axes:
+        raise TopologyError(f"--topology {name}: slices of {generation} have {axes} axes")
+    return Slice(name, chip, tuple(_topology(name, chip, [int(s) for s in sizes]).devices))
+
+
+def _topology(name: str, chip: Chip, sizes: list[int]) -> Any:
+    from jax.experimental import topologies
+
+    bounds = [min(n, b) for n, b in zip(sizes + [1] * (3 - len(sizes)), chip.host)]
+    try:
+        return topologies.get_topology_desc(
+            platform="tpu", topology_name=name, chips_per_host_bounds=bounds, **chip.options)
+    except Exception as error:  # jax and libtpu raise many kinds
+        if "lockfile" in str(error):
+            raise TopologyError(
+                "another process uses libtpu; wait for it, or set ALLOW_MULTIPLE_LIBTPU_LOAD=1 "
+                "(safe where there is no TPU)") from error
+        if not _has_libtpu():
+            raise TopologyError(
+                f"compiling for a TPU needs libtpu; install it with: {INSTALL}") from error
+        raise TopologyError(f"--topology {name}: libtpu refuses it: {error}") from error
+
+
+def _has_libtpu() -> bool:
+    try:
+        import libtpu  # noqa: F401
+    except ImportError:
+        return False
+    return True
