@@ -80,8 +80,8 @@ OPTIONS: dict[str, Any] = {
     },
     "env": {
         "domain": Option("alchemy", "which environment", choices=("alchemy",)),
-        "form": Option("compact", "text form: compact (a few dozen words, for the small policy) | full (for "
-                                  "LLMs)", choices=("compact", "full")),
+        "form": Option("compact", "text form: compact (a few dozen words, for the small policy) | "
+                                  "full (for LLMs)", choices=("compact", "full")),
         "trials": Option(6, "T, tasks of a stream; RIME's Alchemy: 10", low=1, high=100),
         "stones": Option(2, "stones of a trial; the benchmark: 3", low=1, high=3),
         "potions": Option(12, "potions of a trial; the benchmark: 12", low=1, high=12),
@@ -220,8 +220,8 @@ OPTIONS: dict[str, Any] = {
                                     "samples/; 0: never", low=0),
         "text_every": Option(10, "iterations between texts and histograms in TensorBoard; 0: never",
                              low=0),
-        "kl_every": Option(10, "iterations between measurements of the KL to the initial policy; 0: "
-                               "never", low=0),
+        "kl_every": Option(10, "iterations between measurements of the KL to the initial policy; "
+                               "0: never", low=0),
         "checkpoint_every": Option(20, "iterations between checkpoints", low=1),
         "checkpoint_keep": Option(2, "newest checkpoints that are kept", low=1),
     },

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import Literal, Protocol
 
-FUZZY_JACCARD = 0.6  # docs/method.md, section 6: two items that share this much are the same item reworded
+FUZZY_JACCARD = 0.6  # method section 6: two items that share this much are the same item reworded
 
 _OPEN, _CLOSE = "<think>", "</think>"
 
@@ -47,7 +47,7 @@ class Written:
     Attributes:
       text: the new document; '' if the reply never left its thinking.
       items: the items that parse, also those of a malformed document.
-      malformed: None when the document is well formed (wf of docs/method.md, section 2), else the reason:
+      malformed: None when the document is well formed (wf of method section 2), else the reason:
         `unclosed_think`, `over_budget`, `truncated` or one of the format's.
     """
 
@@ -92,7 +92,7 @@ def strip_thinking(reply: str, opened: bool = False) -> tuple[str, str | None]:
 
     Everything up to the last `</think>` is thinking, whether its opening tag stands in the reply
     or stood in the prompt. Thinking that never ends gives ('', 'unclosed_think'): the monologue
-    must not pass for an answer (docs/method.md, section 6).
+    must not pass for an answer (method section 6).
 
     Args:
       reply: the decoded reply.
@@ -132,7 +132,7 @@ def diff(before: Collection[Item], after: Collection[Item]) -> Diff:
     for subject in sorted(gone.keys() | come.keys()):
         left, right = gone.get(subject, []), come.get(subject, [])
         pairs = min(len(left), len(right))
-        changed += zip(left[:pairs], right[:pairs])
+        changed += zip(left[:pairs], right[:pairs], strict=True)
         dropped += left[pairs:]
         added += right[pairs:]
     return Diff(tuple(sorted(old & new)), tuple(added), tuple(changed), tuple(dropped))
@@ -218,7 +218,7 @@ def _compact_item(words: Sequence[str]) -> tuple[Item | None, int]:
         case ["try", colour, *_] if colour in _COLOURS:
             return Item("lead", colour, "try"), 2
         case ["best", *stone] if len(stone) == 3 and all(
-            word in pair for word, pair in zip(stone, _FEATURE_PAIRS)
+            word in pair for word, pair in zip(stone, _FEATURE_PAIRS, strict=True)
         ):
             return Item("fact", "best", " ".join(stone)), 4
     return None, 1

@@ -40,7 +40,7 @@ def samples_of(rollouts: Sequence[Rollout]) -> list[Sample]:
 def credit_metrics(
     rollouts: Sequence[Rollout], rewards: credit_lib.Rewards, credit: credit_lib.Credit
 ) -> dict[str, float]:
-    """Whether the rewards measure the memory or luck (docs/method.md, section 6).
+    """Whether the rewards measure the memory or luck (method section 6).
 
     Correlations are taken within groups: of the improvement w with the memory's length, its items,
     the judge's score, and the rewards before and after.

@@ -146,8 +146,9 @@ def warm_config():
     Its writer keeps often, so that siblings' memories, and their rewards, differ in every step.
     """
     config = small_config()
-    for name, value in dict(steps=250, writer_keeps=0.42, writer_last=0.45, sequences=32, hidden_size=32, intermediate_size=64,
-                            layers=1, heads=2, lr=1e-2).items():
+    for name, value in dict(steps=250, writer_keeps=0.42, writer_last=0.45, sequences=32,
+                            hidden_size=32, intermediate_size=64, layers=1, heads=2,
+                            lr=1e-2).items():
         config.warm_start[name] = value
     return config
 

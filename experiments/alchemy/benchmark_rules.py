@@ -1,4 +1,4 @@
-"""RIME under the benchmark's own rules: 10 trials, 3 stones, 12 random potions, 20 steps, all graphs.
+"""RIME under the benchmark's rules: 10 trials, 3 stones, 12 random potions, 20 steps, all graphs.
 
 The shipped warm start has never seen them; a policy for them is made with rime_jax.warm_start and
 this file. Row: Alchemy, RIME co-train. Watch: eval/gain, performance by position.

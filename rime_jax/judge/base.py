@@ -18,7 +18,7 @@ class Verdict:
 
     @property
     def score(self) -> float:
-        """e_t in [0, 1] (docs/method.md, section 2): the sum of the criteria over its maximum of 8."""
+        """e_t in [0, 1] (method section 2): the sum of the criteria over its maximum of 8."""
         return sum(self.criteria) / 8
 
 

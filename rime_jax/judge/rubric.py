@@ -1,6 +1,6 @@
 """The judge's rubric: what a language model is asked, and how its answer is read.
 
-Four criteria, 0 to 2 each, the same in every domain (docs/method.md, section 2); only the words about the
+Four criteria, 0 to 2 each, the same in every domain (method section 2); only the words about the
 domain differ. The memories were written by a policy that is paid for the score, so they travel as
 quoted data and the answer is read strictly.
 """

@@ -90,7 +90,7 @@ def trainables(samples: Iterable[Any], credit: Any, aggregation: str) -> list[Tr
     """The samples that train, with their advantages; the others are left out.
 
     A trained token weighs 1 (aggregation `token`), or 1 / trained tokens of its sample (`sequence`,
-    so that each sample weighs 1: docs/method.md, section 4).
+    so that each sample weighs 1: method section 4).
 
     Raises:
       ValueError: the first token of a sample claims to be sampled; nothing predicts it.
@@ -185,7 +185,7 @@ def pack(sequences: Sequence[Trainable], row_tokens: int, microbatch_rows: int) 
         "behaviour": empty(np.float32),
     }
     counting = np.arange(row_tokens, dtype=np.int32)
-    for s, (row, start, segment) in zip(sequences, placed):
+    for s, (row, start, segment) in zip(sequences, placed, strict=True):
         at = (row, slice(start, start + len(s.ids)))
         arrays["tokens"][at] = s.ids
         arrays["positions"][at] = counting[: len(s.ids)]

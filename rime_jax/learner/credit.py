@@ -1,4 +1,4 @@
-"""From rewards to advantages: who is paid for what, compared with whom (docs/method.md, sections 2 and 3).
+"""From rewards to advantages: who is paid for what, compared with whom (method sections 2 and 3).
 
 Shapes: S streams (groups), G siblings of a stream, T positions of a stream. nan: no value.
 """
@@ -56,7 +56,7 @@ class Credit:
 
 
 def credit(rewards: Rewards, config: Any) -> Credit:
-    """Advantages of both roles (docs/method.md, section 3); `config` is the `reward` part of a config."""
+    """Advantages of both roles (method section 3); `config` is the `reward` part of a config."""
     present = rewards.present
     difference = improvement(
         rewards.performance,
@@ -92,7 +92,7 @@ def improvement(
     horizon: int,
     segments: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Mean performance over t+1..min(t+K, T) minus that over max(1, t-K+1)..t (docs/method.md, section 2).
+    """Mean performance over t+1..min(t+K, T) minus that over max(1, t-K+1)..t (method section 2).
 
     Args:
       performance: [S, G, T]; nan values leave the means.
@@ -148,7 +148,7 @@ def writer_reward(
 
 
 def z(x: np.ndarray, std_floor: float, eps: float) -> tuple[np.ndarray, np.ndarray]:
-    """(x - mean) / (std + eps) among the siblings that have a value (docs/method.md, section 3).
+    """(x - mean) / (std + eps) among the siblings that have a value (method section 3).
 
     Args:
       x: [S, G, T]; nan values are neither counted nor scored.

@@ -1,4 +1,4 @@
-"""The loss of one micro-batch as sums and denominators (docs/method.md, section 4).
+"""The loss of one micro-batch as sums and denominators (method section 4).
 
 Everything here is a pure function of arrays [R, L] in which entry t speaks of predicting token t.
 Sums and denominators are added over micro-batches and devices before anything is divided, so that

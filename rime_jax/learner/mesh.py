@@ -87,7 +87,7 @@ def _spec(mesh: Mesh, axes: tuple[str | None, ...], shape: tuple[int, ...]) -> P
         raise ValueError(f"logical axes {axes} name {len(axes)} axes of a parameter of shape "
                          f"{shape}; policy.logical_axes() must name each")
     spec: list[str | None] = []
-    for name, size in zip(axes, shape):
+    for name, size in zip(axes, shape, strict=True):
         if name is not None and name not in RULES:
             raise ValueError(f"logical axis {name!r} has no rule; add it to RULES of"
                              f" rime_jax/learner/mesh.py (known: {sorted(RULES)})")

@@ -1,8 +1,8 @@
 """Causal grouped-query attention: over packed sequences, and over a cache.
 
-Packed sequences go to the platform's fused kernel where it can take them: Pallas splash attention on
-TPU, cuDNN on GPU, plain XLA elsewhere. `packed_attention` decides while it is traced and logs each
-decision once.
+Packed sequences go to the platform's fused kernel where it can take them: Pallas splash attention
+on TPU, cuDNN on GPU, plain XLA elsewhere. `packed_attention` decides while it is traced and logs
+each decision once.
 
 Dimensions: B sequences, T queries, S keys, H query heads, K key/value heads, N head dimension.
 """
@@ -57,7 +57,7 @@ def packed_attention(
     return _masked(q, k, v, mask_BxTxT)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _choose(kernel: str, platform: str, tokens: int, head_dim: int, dtype: str) -> str:
     """The kernel for a shape; what is cached is also logged only once."""
     obstacles = {
@@ -76,7 +76,7 @@ def _choose(kernel: str, platform: str, tokens: int, head_dim: int, dtype: str) 
         chosen = "xla" if obstacles[fused] else fused
         if obstacles[fused]:
             _log.warning("no %s attention: %s", fused, obstacles[fused])
-    _log.info("attention over %d tokens, heads of %d, on %s: %s", tokens, head_dim, platform, chosen)
+    _log.info("attention of %d tokens, heads of %d, on %s: %s", tokens, head_dim, platform, chosen)
     return chosen
 
 

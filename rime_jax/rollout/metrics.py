@@ -1,4 +1,4 @@
-"""Curves of the rollouts of one iteration: what docs/method.md, section 6, asks to be measured.
+"""Curves of the rollouts of one iteration: what method section 6, asks to be measured.
 
 Positions are counted from 1 in the names. Values that do not exist this time are left out.
 """

@@ -12,7 +12,7 @@ from rime_jax.judge import base as judge_base
 Role = Literal["act", "write"]
 
 
-class Status(str, enum.Enum):
+class Status(enum.StrEnum):
     """How a task ended. `INFRASTRUCTURE` members are never trained, least of all as reward 0."""
 
     SOLVED = "solved"

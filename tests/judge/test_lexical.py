@@ -148,7 +148,7 @@ def test_the_rubric_names_every_criterion_and_only_the_domain_words_differ():
 
 @given(st.permutations(CRITERIA), st.tuples(*[st.integers(0, 2)] * 4))
 def test_a_verdict_survives_json_in_any_order_of_keys(names, values):
-    text = json.dumps({name: dict(zip(CRITERIA, values))[name] for name in names})
+    text = json.dumps({name: dict(zip(CRITERIA, values, strict=False))[name] for name in names})
     assert rubric.parse_verdict(f"<think>hm</think>\n{text}\n") == Verdict(values)
 
 

@@ -41,7 +41,7 @@ def unpack(batch):
     names = ("tokens", "roles", "weights", "advantages", "behaviour")
     for m in range(batch.tokens.shape[0]):
         for segments, positions, *rows in zip(batch.segments[m], batch.positions[m],
-                                              *(getattr(batch, n)[m] for n in names)):
+                                              *(getattr(batch, n)[m] for n in names), strict=False):
             for segment in range(1, segments.max() + 1):
                 here = segments == segment
                 assert (np.diff(np.flatnonzero(here)) == 1).all()

@@ -80,7 +80,7 @@ def assert_same(a, b, rtol=1e-5):
     """Loss, gradient norm and every parameter agree."""
     for name in ("policy/loss", "policy/grad_norm"):
         np.testing.assert_allclose(a[1][name], b[1][name], rtol=rtol)
-    for x, y in zip(jax.tree.leaves(a[0]), jax.tree.leaves(b[0])):
+    for x, y in zip(jax.tree.leaves(a[0]), jax.tree.leaves(b[0]), strict=False):
         np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * np.abs(x).max())
 
 

@@ -85,7 +85,7 @@ def test_the_writer_goes_on_in_the_actors_conversation_or_has_its_own(played):
 def test_memory_is_the_only_channel_between_tasks(played):
     _, rollout, sampler = played
     assert rollout.tasks[0].memory_before == ""
-    for earlier, later in zip(rollout.tasks, rollout.tasks[1:]):
+    for earlier, later in zip(rollout.tasks, rollout.tasks[1:], strict=False):
         assert later.memory_before == earlier.memory_after == earlier.written.text
         (session,) = sampler.sessions("act", later.act.position)
         observation = later.transcript[0][1]
@@ -138,7 +138,7 @@ def test_a_judge_sees_the_memories_before_and_after_each_task():
             return await super().score(*memories)
 
     (rollout,), _ = play(bank_both, judge=Spy(CompactMemory()))
-    assert seen == list(zip(("", *MEMORIES), MEMORIES))
+    assert seen == list(zip(("", *MEMORIES), MEMORIES, strict=False))
     assert all(r.verdict is not None and r.judge_status is None for r in rollout.tasks)
 
 

@@ -112,7 +112,7 @@ def check(turn):
     assert g.versions == sorted(g.versions)
     for version in set(g.versions):
         logprobs = forward_logprobs(params_of(version)[turn.set_name], turn.ids)
-        for i, (token, reported, made_by) in enumerate(zip(g.ids, g.logprobs, g.versions)):
+        for i, (token, reported, made_by) in enumerate(zip(g.ids, g.logprobs, g.versions, strict=False)):
             if made_by == version:
                 of_all = logprobs[turn.start + i - 1]
                 assert abs(of_all[token] - reported) < 1e-4

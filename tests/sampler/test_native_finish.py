@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,13 @@ class Counting:
     """A policy that is certain of the successor of the last token; its cache holds nothing."""
 
     vocab_size: int = 24
+    dtype: Any = jnp.float32
+
+    def shapes(self):
+        return jax.ShapeDtypeStruct((), jnp.float32)
+
+    def logical_axes(self):
+        return ()
 
     def init_cache(self, slots, tokens):
         return jnp.zeros((slots, tokens))
