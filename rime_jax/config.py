@@ -8,6 +8,8 @@ names the wrong field, what it allows and what to do.
 import dataclasses
 import difflib
 import json
+import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -105,7 +107,8 @@ OPTIONS: dict[str, Any] = {
         "pass_streams": Option(950, "streams of one pass of the curriculum (by tier, in the order "
                                     "of env.edges)", low=1),
         "heldout_fraction": Option(1 / 6, "share of the chemistries of each tier that only "
-                                          "evaluation sees", low=0.001, high=0.9),
+                                          "evaluation sees; the shipped warm start has seen all "
+                                          "but the default's", low=0.001, high=0.9),
         "episodes_file": Option("", "JSONL of recorded episodes to use instead of generated ones"),
         "split_file": Option("", "JSON with the `order` (train) and `eval` episodes of that file"),
     },
@@ -119,8 +122,9 @@ OPTIONS: dict[str, Any] = {
         "context_tokens": Option(128, "tokens of one conversation, prompt and replies", low=16),
         "max_format_errors": Option(3, "replies without an action, in a row, that end a task",
                                     low=1),
-        "temperature": Option(1.0, "sampling temperature of training; log-probabilities are always "
-                                   "those at 1", low=0.0, high=10.0),
+        "temperature": Option(1.0, "sampling temperature of training (at 0 all siblings would be "
+                                   "the same); log-probabilities are always those at 1",
+                              low=0.01, high=10.0),
         "writer_context": Option(
             "continue",
             "what the writer reads: continue (the actor's own conversation goes on, the cache is "
@@ -167,8 +171,8 @@ OPTIONS: dict[str, Any] = {
     "learner": {
         "lr": Option(4e-4, "AdamW learning rate, constant after warm-up; RIME: 1e-6", low=0.0),
         "warmup_updates": Option(12, "optimiser updates from a tenth of lr to lr", low=0),
-        "b1": Option(0.9, "AdamW", low=0.0, high=1.0),
-        "b2": Option(0.98, "AdamW", low=0.0, high=1.0),
+        "b1": Option(0.9, "AdamW, below 1", low=0.0, high=0.99999),
+        "b2": Option(0.98, "AdamW, below 1", low=0.0, high=0.99999),
         "weight_decay": Option(0.0, "AdamW; RIME: 0.1", low=0.0),
         "grad_clip": Option(1.0, "largest global norm of a gradient", low=0.0),
         "minibatches": Option(2, "optimiser updates per iteration; RIME: 1 (on-policy)", low=1),
@@ -330,7 +334,7 @@ def load(path: str) -> ml_collections.ConfigDict:
     try:
         with open(path) as f:
             saved = json.load(f)
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} cannot be read as a configuration: {error}") from error
     if not isinstance(saved, dict):
         raise ConfigError(f"{path} holds no JSON object; write it with config.dump")
@@ -395,6 +399,8 @@ def _check_one(name: str, value: Any, option: Option) -> None:
     if isinstance(value, tuple):
         _check_tuple(name, value, option)
         return
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{name} = {value!r} is no finite number: {option.doc}")
     if option.choices is not None and value not in option.choices:
         raise ConfigError(f"{name} = {value!r} is none of {list(option.choices)}: {option.doc}")
     # `not (a >= b)` also refuses nan.
@@ -412,6 +418,8 @@ def _check_tuple(name: str, value: tuple, option: Option) -> None:
         if option.choices is not None and item not in option.choices:
             raise ConfigError(f"{name} holds {item!r}, none of {list(option.choices)}: "
                               f"{option.doc}")
+    if len(set(value)) < len(value):
+        raise ConfigError(f"{name} = {value!r} names an element twice; each may stand once")
     if option.low is not None and len(value) < option.low:
         raise ConfigError(f"{name} needs at least {option.low} element(s): {option.doc}")
 
@@ -421,6 +429,13 @@ def _check_together(c: ml_collections.ConfigDict) -> None:
         if not condition:
             raise ConfigError(message)
 
+    for name in ("name", "roles.act", "roles.write"):
+        value = get(c, name)
+        need(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) is not None,
+             f"{name} = {value!r} names a directory; use letters, digits, '_', '-' and '.', not "
+             "first a '.'")
+    need(c.judge.kind != "none" or c.reward.exploration == 0,
+         "judge.kind = 'none' gives no exploration scores; set reward.exploration = 0 as well")
     sets = {c.roles.act, c.roles.write}
     for name in c.roles.train:
         need(name in sets, f"roles.train holds {name!r}, but no role uses that set; the sets are "

@@ -93,7 +93,8 @@ def _config_errors() -> Iterator[None]:
     """Environments know no configuration: what they refuse is an error of the options here."""
     try:
         yield
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, TypeError, LookupError, AttributeError, ArithmeticError,
+            RecursionError) as error:
         raise config_lib.ConfigError(f"options env.*: {error}") from error
 
 

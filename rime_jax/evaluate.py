@@ -249,7 +249,8 @@ def _facts(built: parts.Parts, played: Sequence[Rollout], rollouts: int) -> np.n
         for rollout in played:
             if rollout.tasks:
                 last = rollout.tasks[-1]
-                known = built.domain.memory_truth(last.task, last.written.items)
+                items, _ = built.domain.memory_format.parse_items(last.memory_after)
+                known = built.domain.memory_truth(last.task, items)
                 array[rollout.group, rollout.sibling] = known["correct_facts"]
     return array
 

@@ -56,6 +56,9 @@ def clean_errors() -> Iterator[None]:
     except (config_lib.ConfigError, weights.ModelError, chat.TemplateError,
             checkpoint.CheckpointError) as error:
         sys.exit(f"error: {error}")
+    except OSError as error:
+        sys.exit(f"error: {error.strerror}: {error.filename or 'see above'}; nothing that was "
+                 "finished before is lost, and the same command goes on once the cause is gone")
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)
@@ -64,6 +67,9 @@ def clean_errors() -> Iterator[None]:
 def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
     if not path.is_file():
         raise config_lib.ConfigError(f"--config {path}: no such file")
+    if path.suffix != ".py":
+        raise config_lib.ConfigError(f"--config {path}: name an experiment file (.py) or a run's "
+                                     "config.json")
     spec = importlib.util.spec_from_file_location(f"rime_experiment_{path.stem}", path)
     module = importlib.util.module_from_spec(spec)
     try:

@@ -72,6 +72,7 @@ def build(config: ml_collections.ConfigDict) -> Parts:
     tokenizer = weights.load_tokenizer(directory)
     chat = chat_lib.ChatTokens(tokenizer, model.thinking, weights.ends_of_text(directory))
     domain = domains.make(config)
+    _check_sizes(config, policy, tokenizer)
     _check_prompts(config, chat, domain)
     sampler = _make_sampler(config, policy, chat)
     judge = lexical.LexicalJudge(domain.memory_format) if config.judge.kind == "lexical" else None
@@ -96,11 +97,31 @@ def _make_sampler(
         raise config_lib.ConfigError(str(error)) from error
 
 
+def _check_sizes(
+    config: ml_collections.ConfigDict, policy: policy_base.Policy, tokenizer: Any
+) -> None:
+    """An id without an embedding, or a position without meaning, would go unnoticed."""
+    if len(tokenizer) > policy.vocab_size:
+        raise weights.ModelError(
+            f"model.path = {config.model.path!r}: the tokenizer has {len(tokenizer)} ids, the "
+            f"model {policy.vocab_size} embeddings; they do not belong together"
+        )
+    longest = policy.config.max_position_embeddings
+    if config.rollout.context_tokens > longest:
+        raise config_lib.ConfigError(
+            f"rollout.context_tokens = {config.rollout.context_tokens} is more than the model's "
+            f"max_position_embeddings = {longest}; lower the first"
+        )
+
+
 def _check_prompts(
     config: ml_collections.ConfigDict, chat: chat_lib.ChatTokens, domain: Domain
 ) -> None:
     """The tokenizer must know the words of a real prompt, and a reply must fit behind it."""
-    task = domain.make_stream("train")(0, np.random.default_rng(0)).tasks[0]
+    try:
+        task = domain.make_stream("train")(0, np.random.default_rng(0)).tasks[0]
+    except ValueError as error:
+        raise config_lib.ConfigError(f"options env.*: {error}") from error
     messages = domain.prompts.act("", domain.make_env().reset(task))
     text = " ".join([domain.words, *(message["content"] for message in messages)])
     if chat.decode(chat.text(text)).split() != text.split():

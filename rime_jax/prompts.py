@@ -48,16 +48,21 @@ class AlchemyPrompts:
         system = (
             "You play a game of stones, potions and a cauldron, over "
             f"{self._trials} trials. A potion may change a stone, and a stone placed in the "
-            "cauldron gives you its reward. How potions act stays the same in all trials, but "
-            "nobody tells you how: explore, and use what you found. You forget everything between "
-            "trials except the memory below.\n"
-            "Answer in three parts:\nObservation: what you see that matters.\nReasoning: what you "
-            "conclude.\nAction: exactly one of 'place stone I in potion J', 'place stone I in the "
-            "cauldron', 'end the trial'."
+            "cauldron gives you its reward: collect as much as you can. How potions act stays the "
+            "same in all trials, but nobody tells you how: explore, and use what you found. You "
+            "forget everything between trials except the memory below.\n"
+            # With numbers: small models write `stone I` where it stands in their instructions.
+            "Answer in three lines:\nObservation: what you see that matters.\nReasoning: what you "
+            "conclude.\nAction: one action and nothing else, written like 'place stone 2 in potion "
+            "5', 'place stone 1 in the cauldron' or 'end the trial'."
         )
         return [
             {"role": "system", "content": system},
-            _user(f"Your memory of earlier trials:\n{memory or '(empty)'}\n\n{observation}"),
+            _user(_lines(
+                f"Your memory of earlier trials:\n{memory or '(empty)'}",
+                observation,
+                "What do you do? Answer with the three lines Observation, Reasoning and Action.",
+            )),
         ]
 
     def write_on(self, last_message: str, outcome: str) -> str:
@@ -74,7 +79,8 @@ class AlchemyPrompts:
 
     def _write_instruction(self) -> str:
         return (
-            "Now write the memory that you will have in the next trials. It replaces the old one: "
+            "Take no action now. Write the memory that you will have in the next trials. It "
+            "replaces the old one: "
             "keep what is still true, correct what proved wrong, add what is new, note what is "
             f"worth trying. At most {self._memory_tokens} tokens. Write only these two parts:\n"
             "## Potion effects\n- one bullet for each potion colour and what it does\n"

@@ -36,8 +36,15 @@ from rime_jax.rollout.collect import collect
 from rime_jax.rollout.trajectory import Rollout
 from rime_jax.tracking import checkpoint, metrics, progress, run_dir, tensorboard, texts
 
+# Iterations in a row that train nothing and end a run.
+_FAILED_ITERATIONS = 3
+
 # Labels that keep the random streams of a run apart.
 _ROLLOUTS, _MINIBATCHES = 0, 1
+
+
+class TrainingError(config_lib.ConfigError):
+    """A run that cannot go on; the message says what happened and what to look at."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -65,8 +72,10 @@ def train(config: ml_collections.ConfigDict, directory: run_dir.RunDir) -> bool:
     built = parts.build(config)
     learner = _make_learner(built)
     source = streams.StreamSource(built.domain.make_stream("train"), config.seed)
-    directory.create_or_resume(config, config.resume)
+    evaluate.held_out_streams(built)
+    # Locked first: a process that is refused must not touch the files of the one that trains.
     with directory.lock(), asyncio.Runner() as runner:
+        directory.create_or_resume(config, config.resume)
         trainer = Trainer(built, learner, source, directory)
         try:
             return runner.run(trainer.run())
@@ -110,9 +119,18 @@ class Trainer:
             directory.checkpoints, config.track.checkpoint_keep
         )
         self.step = self.checkpoints.latest() or 0
+        # Metrics of a finished iteration whose evaluation a signal cut off.
+        self.pending: dict[str, Any] | None = None
+        self._check_nothing_is_missing()
         if self.step:
             self.state, saved = self.checkpoints.restore(self.step, self.state)
+            if not isinstance(saved.get("source"), int):
+                raise checkpoint.CheckpointError(
+                    f"checkpoint {self.step} in {directory.checkpoints} does not say where its "
+                    "streams stopped; move it away to continue from the one before"
+                )
             self.source.restore(saved["source"])
+            self.pending = saved.get("pending")
             print(f"Continuing {directory.path} after step {self.step}")
         self.saved_source = self.source.state()
 
@@ -125,6 +143,7 @@ class Trainer:
         self.board.hparams(dict(config_lib.flatten(config)))
         self.board.layout(texts.LAYOUT)
         self.line = progress.Progress(config.steps)
+        self.failed = 0
 
     async def run(self) -> bool:
         """All iterations that are left, then the final evaluation."""
@@ -141,12 +160,17 @@ class Trainer:
             self.built.sampler.warm_up()
             if self.step == 0:
                 await self._start()
+            if self.pending is not None:
+                self._write_line(self.pending | await self._quick_evaluation())
             while self.step < self.config.steps:
                 await self._iteration()
             await self._finish()
             return True
         except asyncio.CancelledError:
             # Raised where the run waits, between updates: state and step belong together.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
             self._save()
             print(f"\nA signal stopped the run; step {self.step} is saved.")
             return False
@@ -204,6 +228,7 @@ class Trainer:
         if versions:
             found["learner/oldest_token_lag"] = step - 1 - min(versions)
         await self._track(rollouts, credit, found)
+        self._check_progress(rollouts, found)
 
     async def _track(
         self, rollouts: Sequence[Rollout], credit: credit_lib.Credit, found: dict[str, float]
@@ -211,13 +236,6 @@ class Trainer:
         """Writes what a finished iteration showed; evaluates and saves when it is time."""
         config, step = self.config, self.step
         last = step == config.steps
-        try:
-            if config.eval.every and step % config.eval.every == 0 and not last:
-                found |= await self._quick_evaluation()
-        finally:
-            # Also when a signal ends the evaluation: the iteration itself is complete.
-            self.log.write(step, found)
-            self.board.scalars(step, metrics.jsonable(found))
         if config.track.text_every and (step % config.track.text_every == 0 or step == 1):
             for tag, text in texts.rollout_texts(rollouts).items():
                 self.board.text(step, tag, text)
@@ -225,6 +243,10 @@ class Trainer:
             self.board.histogram(step, "credit/write_advantages", credit.write_advantage)
         if config.track.samples_every and (step % config.track.samples_every == 0 or step == 1):
             self.directory.write_samples(step, texts.sample_rows(rollouts, credit))
+        if config.eval.every and step % config.eval.every == 0 and not last:
+            self.pending = metrics.jsonable(found)
+            found |= await self._quick_evaluation()
+        self._write_line(found)
         if step % config.track.checkpoint_every == 0 or last:
             self._save()
         shown = {
@@ -233,13 +255,17 @@ class Trainer:
         }
         self.line.update(step, {k: found[v] for k, v in shown.items() if v in found})
 
+    def _write_line(self, found: dict[str, Any]) -> None:
+        self.pending = None
+        self.log.write(self.step, found)
+        self.board.scalars(self.step, metrics.jsonable(found))
+
     async def _start(self) -> None:
         """Step 0: what the initial policy scores, beside which every curve is read."""
         if self.config.eval.every:
             print("Evaluating the initial policy …", flush=True)
             found = await self._quick_evaluation()
-            self.log.write(0, found)
-            self.board.scalars(0, found)
+            self._write_line(found)
 
     async def _quick_evaluation(self) -> dict[str, float]:
         played = await evaluate.play(
@@ -294,7 +320,39 @@ class Trainer:
         await self.built.sampler.publish(self.state.params, self.step)
 
     def _save(self) -> None:
-        self.checkpoints.save(self.step, self.state, {"source": self.saved_source})
+        self.checkpoints.save(
+            self.step, self.state, {"source": self.saved_source, "pending": self.pending}
+        )
+
+    def _check_nothing_is_missing(self) -> None:
+        """Refuses to cut metrics back by more than a kill can have cost."""
+        lines = metrics.read(self.directory.metrics)
+        last = lines[-1]["step"] if lines else 0
+        if last > self.step + 2 * self.config.track.checkpoint_every:
+            raise config_lib.ConfigError(
+                f"{self.directory.metrics} goes to step {last}, but the newest checkpoint is of "
+                f"step {self.step}: checkpoints were removed. Bring them back, or give the run a "
+                "directory of its own (--set run_dir=...)"
+            )
+
+    def _check_progress(self, rollouts: Sequence[Rollout], found: Mapping[str, float]) -> None:
+        """Stops a run that no longer trains, before it wastes a night.
+
+        Raises:
+          TrainingError: three iterations in a row without a finished task, or with no finite update.
+        """
+        lost = not any(rollout.tasks for rollout in rollouts)
+        broken = any(v == 1 for k, v in found.items() if k.endswith("/not_finite"))
+        self.failed = self.failed + 1 if lost or broken else 0
+        if self.failed == _FAILED_ITERATIONS:
+            what = (f"all rollouts were lost ({rollouts[0].failure.value} in the first)" if lost
+                    else "loss, gradient or update were not finite")
+            raise TrainingError(
+                f"{_FAILED_ITERATIONS} iterations in a row trained nothing: {what}. The parameters "
+                f"are those of step {self.step - _FAILED_ITERATIONS}; look at the log and at "
+                f"{self.directory.metrics}, mend the cause (a lower learner.lr, the environment, "
+                "the model's files) and start again"
+            )
 
     def close(self) -> None:
         """Waits for the last checkpoint and closes the files."""

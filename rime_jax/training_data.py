@@ -48,9 +48,13 @@ def credit_metrics(
     shape = rewards.reward.shape
     tokens, items = np.full(shape, np.nan), np.full(shape, np.nan)
     for rollout in rollouts:
+        standing = 0
         for t, record in enumerate(rollout.tasks):
             tokens[rollout.group, rollout.sibling, t] = record.write.mask.sum()
-            items[rollout.group, rollout.sibling, t] = len(record.written.items)
+            # A memory that was not taken over leaves the one before it standing.
+            if record.memory_after == record.written.text:
+                standing = len(record.written.items)
+            items[rollout.group, rollout.sibling, t] = standing
     following = np.full(shape, np.nan)
     following[:, :, :-1] = rewards.performance[:, :, 1:]
     features = {

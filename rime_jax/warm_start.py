@@ -44,8 +44,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with experiment.clean_errors():
         config = experiment.read(arguments.config, arguments.set)
+        # Found out before the training, not after it.
+        arguments.out.mkdir(parents=True, exist_ok=True)
         policy, params, tokenizer = train(config)
-    weights.save(arguments.out, policy, params, tokenizer)
+        weights.save(arguments.out, policy, params, tokenizer)
     print(f"saved {arguments.out}; use it with --set model.path={arguments.out}")
 
 

@@ -40,7 +40,7 @@ def test_every_default_is_documented():
 def test_a_saved_configuration_loads_as_it_was(tmp_path):
     config = config_lib.default()
     config_lib.override(config, {"learner.lr": "3e-5", "env.edges": "12,7", "resume": "false",
-                                 "name": "x y", "roles.train": "policy"})
+                                 "name": "x-y", "roles.train": "policy"})
     path = tmp_path / "config.json"
     path.write_text(config_lib.dump(config))
     loaded = config_lib.load(str(path))

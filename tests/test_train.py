@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from rime_jax import config as config_lib
 from rime_jax import experiment, parts, train
 from rime_jax.policy import qwen3, weights, words
-from rime_jax.tracking import metrics, run_dir
+from rime_jax.tracking import checkpoint, metrics, run_dir
 from tests import scripted
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -218,8 +218,8 @@ def test_a_signal_during_an_evaluation_loses_no_iteration(unbroken, model, tmp_p
     monkeypatch.undo()
     run(config)
     own, other = numbers(directory.path), numbers(unbroken[0].path)
-    assert own[:3] == other[:3] and own[4] == other[4]
-    assert own[3] == {k: v for k, v in other[3].items() if not k.startswith("eval/")}
+    assert own == other[:5]
+    assert directory.sample_steps() == [1, 2, 4]
 
 
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(unbroken, model, tmp_path):
@@ -232,6 +232,50 @@ def test_a_run_killed_before_its_first_checkpoint_starts_anew(unbroken, model, t
     run(config)
     own, other = numbers(directory.path), numbers(unbroken[0].path)
     assert own == other[:2]
+
+
+def test_a_refused_start_leaves_the_files_of_the_running_one_alone(model, tmp_path):
+    config = tiny(model, tmp_path / "held")
+    directory = run_dir.RunDir(config.run_dir)
+    directory.create_or_resume(config, True)
+    before = directory.config.read_bytes()
+    with directory.lock():
+        config.steps = 77
+        with pytest.raises(config_lib.ConfigError, match="another process trains"):
+            train.train(config, directory)
+    assert directory.config.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["truncate", "state"])
+def test_a_damaged_checkpoint_is_named_with_the_one_before(model, tmp_path, damage):
+    config = tiny(model, tmp_path / "damaged", steps=2, eval__every=0)
+    run(config)
+    newest = tmp_path / "damaged" / "checkpoints" / "2"
+    files = {"truncate": newest / "arrays" / "_METADATA", "state": newest / "state" / "metadata"}
+    files[damage].write_text("{")
+    config.steps = 3
+    with pytest.raises(checkpoint.CheckpointError, match="checkpoints/2 is damaged.*step 1"):
+        run(config)
+
+
+def test_metrics_are_not_cut_back_because_checkpoints_were_removed(model, tmp_path):
+    config = tiny(model, tmp_path / "removed", steps=3, eval__every=0)
+    directory = run(config)
+    before = directory.metrics.read_bytes()
+    shutil.rmtree(directory.checkpoints)
+    with pytest.raises(config_lib.ConfigError, match="step 3.*checkpoints were removed"):
+        run(config)
+    assert directory.metrics.read_bytes() == before
+
+
+def test_a_run_whose_updates_are_not_finite_stops_and_says_so(model, tmp_path):
+    config = tiny(model, tmp_path / "endless", learner__lr=3e38, learner__warmup_updates=0,
+                  eval__every=0)
+    config.learner.grad_clip = 1e30
+    with pytest.raises(config_lib.ConfigError, match="3 iterations in a row.*learner.lr"):
+        run(config)
+    lines = metrics.read(tmp_path / "endless" / "metrics.jsonl")
+    assert lines[-1]["learner/policy/not_finite"] == 1
 
 
 def test_a_run_is_not_continued_where_that_is_not_wanted(unbroken):

@@ -73,3 +73,46 @@ def test_a_moved_run_is_continued_where_it_is(tmp_path):
     assert run_dir.path_of(config, "experiments/alchemy/rime.py").name == "rime"
     config.run_dir = "elsewhere"
     assert run_dir.path_of(config, str(moved / "config.json")).name == "elsewhere"
+
+
+@pytest.mark.parametrize("name, text, message", [
+    ("learner.lr", "inf", "no finite number"),
+    ("learner.b2", "1", "below 1"),
+    ("rollout.temperature", "0", "siblings would be the same"),
+    ("roles.train", "policy,policy", "twice"),
+    ("roles.act", "../../escape", "names a directory"),
+    ("name", "..", "names a directory"),
+    ("judge.kind", "none", "reward.exploration = 0"),
+])
+def test_a_value_that_would_train_nothing_or_harm_is_refused(name, text, message):
+    config = config_lib.default()
+    with pytest.raises(config_lib.ConfigError, match=message):
+        config_lib.override(config, {name: text})
+        config_lib.validate(config)
+
+
+def test_a_game_that_cannot_be_dealt_is_refused_before_anything_is_written():
+    config = config_lib.default()
+    config.env.max_steps, config.env.min_oracle = 1, 30
+    with pytest.raises(config_lib.ConfigError, match="min_oracle"):
+        parts.build(config)
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_is_refused(tmp_path):
+    import jax
+
+    from rime_jax.policy import qwen3, weights
+
+    small = qwen3.Qwen3(qwen3.Qwen3Config(20, 16, 16, 1, 2, 1, 8))
+    weights.save(tmp_path / "m", small, small.init(jax.random.key(0)), scripted.TOKENIZER)
+    config = config_lib.default()
+    config.model.path = str(tmp_path / "m")
+    with pytest.raises(weights.ModelError, match="35 ids.*20 embeddings"):
+        parts.build(config)
+
+
+def test_texts_of_the_policy_stay_inert_in_a_readers_browser():
+    from rime_jax.tracking import texts
+
+    for end in ("\n", "\r", "\x0b", "\u2028", "\r\n"):
+        assert texts._quote(f"a{end}{end}<img src=x>") == "`a ⏎  ⏎ <img src=x>`"

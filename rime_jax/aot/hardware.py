@@ -67,6 +67,12 @@ class Slice:
     chip: Chip
     devices: tuple[Any, ...]
 
+    def host(self) -> "Slice":
+        """The slice that is one of its hosts: what the sampler of a process is compiled for."""
+        generation, _, layout = self.name.partition(":")
+        sizes = [min(int(n), b) for n, b in zip(layout.split("x"), self.chip.host)]
+        return describe(f"{generation}:{'x'.join(map(str, sizes))}")
+
     @property
     def hosts(self) -> int:
         return 1 + max(d.process_index for d in self.devices)
@@ -99,7 +105,7 @@ def describe(name: str) -> Slice:
 def _topology(name: str, chip: Chip, sizes: list[int]) -> Any:
     from jax.experimental import topologies
 
-    bounds = [min(n, b) for n, b in zip(sizes + [1] * (3 - len(sizes)), chip.host)]
+    bounds = [min(n, b) for n, b in zip(sizes + [1] * (3 - len(sizes)), chip.host, strict=True)]
     try:
         return topologies.get_topology_desc(
             platform="tpu", topology_name=name, chips_per_host_bounds=bounds, **chip.options)

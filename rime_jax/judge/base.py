@@ -12,9 +12,22 @@ class Verdict:
 
     Attributes:
       criteria: 0, 1 or 2 for each of `CRITERIA`, in that order.
+
+    Raises:
+      ValueError: they are something else.
     """
 
     criteria: tuple[int, int, int, int]
+
+    def __post_init__(self) -> None:
+        scores = self.criteria
+        if not isinstance(scores, tuple) or len(scores) != len(CRITERIA) or any(
+            type(score) is not int or not 0 <= score <= 2 for score in scores
+        ):
+            raise ValueError(
+                f"a verdict is a tuple of {len(CRITERIA)} integers from 0 to 2, one for each of "
+                f"{', '.join(CRITERIA)}, but got {scores!r}"
+            )
 
     @property
     def score(self) -> float:

@@ -44,6 +44,18 @@ def make_mesh(config: Any, devices: Sequence[Any]) -> Mesh:
     return jax.make_mesh(tuple(sizes), AXES, axis_types=types, devices=devices)
 
 
+def compiler_options(mesh: Mesh) -> dict[str, str]:
+    """What the compiler is told about programs over this mesh.
+
+    On TPUs, to gather a weight before the product and not piece by piece in a loop around it: such
+    a loop keeps adding to the whole result, which for long rows and large vocabularies costs more
+    memory traffic than the product itself.
+    """
+    if mesh.devices.flat[0].platform != "tpu":
+        return {}
+    return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": str(1 << 20)}
+
+
 def shardings(mesh: Mesh, logical_axes: Any, shapes: Any) -> Any:
     """A tree of NamedSharding for a tree of parameters.
 
@@ -62,6 +74,12 @@ def shardings(mesh: Mesh, logical_axes: Any, shapes: Any) -> Any:
                         shapes, logical_axes)
 
 
+def abstract(shapes: Any, at: Any) -> Any:
+    """A tree of shapes with their shardings: arguments to lower a program without arrays."""
+    return jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, at)
+
+
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Of batch arrays [M, R, L]: rows are divided over data and fsdp."""
     return NamedSharding(mesh, PartitionSpec(None, ROWS, None))
@@ -70,6 +88,19 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
 def hidden_sharding(mesh: Mesh) -> NamedSharding:
     """Of hidden states [R, L, D]: as the batch; every device has all features of its rows."""
     return NamedSharding(mesh, PartitionSpec(ROWS, None, None))
+
+
+def rows_part(spec: PartitionSpec) -> PartitionSpec:
+    """A parameter's spec without the mesh axes that do not divide rows."""
+    return PartitionSpec(*(axis if axis in ROWS else None for axis in spec))
+
+
+def gather_rows_part(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """Inside a `shard_map` over `ROWS`: the whole of what a device has its `rows_part` of."""
+    for i, axis in enumerate(spec):
+        if axis is not None:
+            x = jax.lax.all_gather(x, axis, axis=i, tiled=True)
+    return x
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -72,9 +72,11 @@ class Learner:
         self._copy = jax.jit(functools.partial(jax.tree.map, jnp.copy),
                              out_shardings=self.params_at)
         self._init_opt = jax.jit(self._optimizer.init, out_shardings=self._opt_at)
-        self._update = jax.jit(self._update_program, donate_argnums=(0, 1, 2), out_shardings=(
-            self.params_at, self._opt_at, everywhere, everywhere))
-        self._logprobs = jax.jit(self._logprobs_program,
+        options = mesh_lib.compiler_options(mesh)
+        self._update = jax.jit(
+            self._update_program, donate_argnums=(0, 1, 2), compiler_options=options,
+            out_shardings=(self.params_at, self._opt_at, everywhere, everywhere))
+        self._logprobs = jax.jit(self._logprobs_program, compiler_options=options,
                                  out_shardings=mesh_lib.batch_sharding(mesh))
         self._merge = jax.jit(_merge_terms)
 
@@ -142,7 +144,7 @@ class Learner:
             old = [self._logprobs(params[name], batch)
                    if self._config.old_logprobs == "learner" else None for batch in placed]
             terms = []
-            for batch, before in zip(placed, old):
+            for batch, before in zip(placed, old, strict=True):
                 reference = (None if reference_params is None
                              else self._logprobs(reference_params, batch))
                 params[name], opt_state[name], updates[name], found = self._update(
@@ -163,10 +165,22 @@ class Learner:
         Args:
           micro_batches: M of the batch.
         """
-        def abstract(shapes: Any, at: Any) -> Any:
-            return jax.tree.map(
-                lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), shapes, at)
+        batch, given = self._abstract_batch(micro_batches)
+        opt_shapes = jax.eval_shape(self._optimizer.init, self._shapes)
+        count = jax.ShapeDtypeStruct((), jnp.int32, sharding=mesh_lib.replicated(self._mesh))
+        return self._update.lower(
+            mesh_lib.abstract(self._shapes, self.params_at),
+            mesh_lib.abstract(opt_shapes, self._opt_at), count, batch,
+            given if self._config.old_logprobs == "learner" else None,
+            given if self._config.kl_coef > 0 else None)
 
+    def lower_logprobs(self, micro_batches: int) -> jax.stages.Lowered:
+        """The program of `logprobs`, also of the reference, likewise."""
+        batch, _ = self._abstract_batch(micro_batches)
+        return self._logprobs.lower(mesh_lib.abstract(self._shapes, self.params_at), batch)
+
+    def _abstract_batch(self, micro_batches: int) -> tuple[batch_lib.Batch, Any]:
+        """A batch, and log-probabilities for it."""
         size = (micro_batches, self._config.microbatch_rows, self._config.row_tokens)
         batch = batch_lib.Batch(
             *[jax.ShapeDtypeStruct(size, jnp.int32)] * 3, jax.ShapeDtypeStruct(size, jnp.int8),
@@ -174,13 +188,7 @@ class Learner:
             n_micro=jax.ShapeDtypeStruct((), jnp.int32))
         given = jax.ShapeDtypeStruct(size, jnp.float32,
                                      sharding=mesh_lib.batch_sharding(self._mesh))
-        opt_shapes = jax.eval_shape(self._optimizer.init, self._shapes)
-        count = jax.ShapeDtypeStruct((), jnp.int32, sharding=mesh_lib.replicated(self._mesh))
-        return self._update.lower(
-            abstract(self._shapes, self.params_at), abstract(opt_shapes, self._opt_at), count,
-            abstract(batch, self._batch_at),
-            given if self._config.old_logprobs == "learner" else None,
-            given if self._config.kl_coef > 0 else None)
+        return mesh_lib.abstract(batch, self._batch_at), given
 
     def _update_program(
         self,
@@ -195,8 +203,11 @@ class Learner:
         loss_sum, denominator = terms.pairs["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.maximum(denominator, 1e-30), gradient)
         norm = optax.tree.norm(gradient)
-        good = jnp.isfinite(loss_sum) & jnp.isfinite(norm) & (denominator > 0)
         change, new_opt_state = self._optimizer.update(gradient, opt_state, params)
+        # Also what the optimiser makes of it: a learning rate or a moment can be at fault.
+        finite = (jnp.isfinite(loss_sum) & jnp.isfinite(norm)
+                  & jnp.isfinite(optax.tree.norm(change)))
+        good = finite & (denominator > 0)
         new_params = optax.apply_updates(params, change)
 
         def chosen(new: Any, kept: Any) -> Any:
@@ -205,6 +216,7 @@ class Learner:
         one = jnp.float32(1)
         terms.pairs["grad_norm"] = (norm, one)
         terms.pairs["lr"] = (self._schedule(updates), one)
+        terms.pairs["not_finite"] = (1 - finite.astype(jnp.float32), one)
         terms.pairs["skipped"] = (1 - good.astype(jnp.float32), one)
         return (chosen(new_params, params), chosen(new_opt_state, opt_state),
                 updates + good.astype(jnp.int32), terms)
@@ -252,8 +264,33 @@ class Learner:
             hidden = self._policy.forward(params, micro.tokens, micro.positions, micro.segments)
         # Without it the compiler may spread the features over fsdp and gather the activations.
         hidden = jax.lax.with_sharding_constraint(hidden, mesh_lib.hidden_sharding(self._mesh))
-        return loss_lib.token_logprobs(lambda h: self._policy.logits(params, h), hidden,
-                                       micro.tokens, self._chunk)
+        return self._token_logprobs(params, hidden, micro.tokens)
+
+    def _token_logprobs(
+        self, params: base.Params, hidden: jax.Array, tokens: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """`loss.token_logprobs`, each device for its rows.
+
+        By hand, so that the head is gathered once and its gradient reduced once per micro-batch.
+        The compiler would do both for each chunk of the logits.
+        """
+        axes = self._policy.logical_axes()
+        names = [name for name, own in axes.items() if isinstance(own, tuple) and "vocab" in own]
+        rows = mesh_lib.hidden_sharding(self._mesh).spec
+        at = {name: mesh_lib.rows_part(self.params_at[name].spec) for name in names}
+
+        def local(head: base.Params, hidden: jax.Array, tokens: jax.Array) -> tuple:
+            # Narrow on the wires, but wide where the chunks' gradients are summed.
+            whole = {name: mesh_lib.gather_rows_part(x.astype(self._policy.dtype), at[name])
+                     .astype(x.dtype) for name, x in head.items()}
+            return loss_lib.token_logprobs(lambda h: self._policy.logits(whole, h), hidden, tokens,
+                                           self._chunk)
+
+        return jax.shard_map(
+            local, mesh=self._mesh, axis_names=set(mesh_lib.ROWS), check_vma=False,
+            in_specs=(at, rows, mesh_lib.PartitionSpec(*rows[:2])),
+            out_specs=(mesh_lib.PartitionSpec(*rows[:2]),) * 2,
+        )({name: params[name] for name in names}, hidden, tokens)
 
 
 def learning_rate(config: Any) -> optax.Schedule:

@@ -8,9 +8,15 @@ Params = Any
 
 
 class Policy(Protocol):
-    """A language model as pure functions. B sequences, T tokens, D features, V vocabulary."""
+    """A language model as pure functions. B sequences, T tokens, D features, V vocabulary.
+
+    Attributes:
+      config: the sizes.
+      dtype: of activations; matrices are cast to it before they are used.
+    """
 
     config: Any
+    dtype: Any
     vocab_size: int
 
     def shapes(self) -> Any:
@@ -37,7 +43,10 @@ class Policy(Protocol):
         """
 
     def logits(self, params: Params, hidden: jax.Array) -> jax.Array:
-        """float32 [..., V] from hidden states [..., D]."""
+        """float32 [..., V] from hidden states [..., D].
+
+        Reads only parameters on the first level of the tree that have an axis named `vocab`.
+        """
 
     def init_cache(self, slots: int, tokens: int) -> Any:
         """An empty decoding cache for `slots` sessions of at most `tokens` tokens."""

@@ -66,6 +66,8 @@ def read(file: pathlib.Path) -> tuple[Family, Any]:
         raise ModelError(f"{file}: field {missing} is missing; add it") from None
     except ValueError as error:
         raise ModelError(f"{file}: {error}") from error
+    except (TypeError, AttributeError, LookupError, ArithmeticError) as error:
+        raise ModelError(f"{file}: a field has a value of the wrong kind: {error}") from error
 
 
 def of(policy: base.Policy) -> Family:

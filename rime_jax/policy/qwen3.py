@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from rime_jax.policy import attention, layers, rope
+from rime_jax.policy import attention, layers, rope, sizes
 
 Params = dict[str, Any]
 
@@ -72,6 +72,7 @@ class Qwen3Config:
     max_position_embeddings: int = 32768
 
     def __post_init__(self):
+        sizes.require_positive(self)
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"num_attention_heads = {self.num_attention_heads} is no multiple of "

@@ -11,6 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from rime_jax.policy import sizes
+
 LINEAR, FULL = "linear_attention", "full_attention"
 
 # Parameter → (axes, Hugging Face's name, how its tensor becomes ours).
@@ -96,6 +98,7 @@ class Qwen3_5Config:
     max_position_embeddings: int = 32768
 
     def __post_init__(self):
+        sizes.require_positive(self)
         for many, few in (("num_attention_heads", "num_key_value_heads"),
                           ("linear_num_value_heads", "linear_num_key_heads")):
             if getattr(self, many) % getattr(self, few):

@@ -23,6 +23,8 @@ from rime_jax.policy.tensor_files import ModelError
 _log = logging.getLogger(__name__)
 
 ASSETS = pathlib.Path(__file__).parent.parent / "assets"
+# Published models of which only the config.json is shipped: enough for rime_jax.aot.
+SIZES = ASSETS / "sizes"
 
 # Names in a message; more are counted.
 _SHOWN = 4
@@ -34,7 +36,7 @@ def resolve(path: str) -> pathlib.Path:
     Raises:
       ModelError: there is no such directory.
     """
-    for candidate in (pathlib.Path(path), ASSETS / path):
+    for candidate in (pathlib.Path(path), ASSETS / path, SIZES / path):
         if (candidate / "config.json").is_file():
             return candidate
     shipped = sorted(p.name for p in ASSETS.glob("*") if (p / "config.json").is_file())
@@ -176,6 +178,12 @@ def _match(
     directory: pathlib.Path, policy: base.Policy, wanted: Mapping[str, Sequence[layout.Tensor]]
 ) -> dict[str, tensor_files.Stored]:
     """The stored tensor of every wanted name."""
+    if directory.parent == SIZES:
+        name = json.loads((directory / "config.json").read_text())["_name_or_path"]
+        raise ModelError(
+            f"model.path = {directory.name!r}: only the sizes of this model are shipped, for "
+            f"rime_jax.aot; download {name} from https://huggingface.co/{name} and set model.path "
+            "to its directory")
     family = families.of(policy)
     shapes = {t.name: t.shape for own in wanted.values() for t in own}
     found, unused = {}, []

@@ -1,10 +1,12 @@
-"""Calls into environments that may raise or hang."""
+"""Calls into parts that may raise anything or hang."""
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from rime_jax.rollout import checked
 from rime_jax.rollout.trajectory import Status
 
 T = TypeVar("T")
@@ -13,15 +15,31 @@ T = TypeVar("T")
 class InfrastructureFailure(Exception):
     """Something around the policy broke; the task says nothing about the policy."""
 
-    def __init__(self, status: Status, cause: BaseException | None = None):
-        super().__init__(f"{status.value}: {cause!r}" if cause else status.value)
+    def __init__(self, status: Status, cause: BaseException):
+        super().__init__(f"{status.value}: {checked.shown(cause)}")
         self.status = status
 
 
-async def call_environment(
-    function: Callable[..., T], *args: object, inline: bool, timeout_s: float
-) -> T:
-    """Calls an environment; its failures become `env_crash` and `env_timeout`.
+@contextlib.contextmanager
+def blame(status: Status) -> Iterator[None]:
+    """Turns everything that the body raises into an `InfrastructureFailure` of that status.
+
+    Exits and cancellations too, where they are the called part's own. Only what happens to the
+    task itself passes through: somebody cancels it, or it is thrown away unfinished.
+    """
+    task = asyncio.current_task()
+    try:
+        yield
+    except BaseException as error:
+        # A coroutine that is thrown away is closed by whoever lets go of it, not by its task.
+        thrown_away = asyncio.current_task(task.get_loop()) is not task
+        if thrown_away or (isinstance(error, asyncio.CancelledError) and task.cancelling()):
+            raise
+        raise InfrastructureFailure(status, error) from error
+
+
+async def call_environment(function: Callable[[], T], *, inline: bool, timeout_s: float) -> T:
+    """Calls into an environment; its failures become `env_crash` and `env_timeout`.
 
     A call that is not inline runs in a daemon thread of its own, not in a pool: a hung call must
     take no place from another and must not keep the program from ending.
@@ -29,37 +47,37 @@ async def call_environment(
     Raises:
       InfrastructureFailure: the call raised, or took longer than `timeout_s`.
     """
-    if inline:
-        try:
-            return function(*args)
-        except Exception as error:
-            raise InfrastructureFailure(Status.ENV_CRASH, error) from error
+    with blame(Status.ENV_CRASH):
+        if inline:
+            return function()
+        answer = _in_thread(function)
     try:
-        return await asyncio.wait_for(_in_thread(function, *args), timeout_s)
-    except TimeoutError as error:
-        raise InfrastructureFailure(Status.ENV_TIMEOUT, error) from error
-    except Exception as error:
+        async with asyncio.timeout(timeout_s):
+            result, error = await answer
+    except TimeoutError as late:
+        raise InfrastructureFailure(Status.ENV_TIMEOUT, late) from late
+    if error is not None:
         raise InfrastructureFailure(Status.ENV_CRASH, error) from error
+    return result
 
 
-def _in_thread(function: Callable[..., T], *args: object) -> asyncio.Future:
+def _in_thread(function: Callable[[], T]) -> asyncio.Future:
+    """The future (result, None) or (None, error): an error as a value cannot be mistaken for one
+    of the event loop's own, such as a cancellation."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 
-    def deliver(setter: Callable[[object], None], value: object) -> None:
+    def deliver(answer: tuple[T | None, BaseException | None]) -> None:
         if not future.done():
-            setter(value)
+            future.set_result(answer)
 
     def run() -> None:
         try:
-            result, setter = function(*args), future.set_result
-        except TimeoutError as error:
-            # The environment's own timeout is a crash of the environment, not ours.
-            result, setter = RuntimeError(f"environment raised {error!r}"), future.set_exception
-        except Exception as error:
-            result, setter = error, future.set_exception
+            answer = function(), None
+        except BaseException as error:
+            answer = None, error
         try:
-            loop.call_soon_threadsafe(deliver, setter, result)
+            loop.call_soon_threadsafe(deliver, answer)
         except RuntimeError:
             pass  # The loop has ended; nobody waits any more.
 

@@ -8,8 +8,10 @@ memory is all that reaches the next task.
 import asyncio
 import collections
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import ml_collections
 import numpy as np
@@ -18,12 +20,16 @@ from rime_jax import memory, streams
 from rime_jax.envs import base as env_base
 from rime_jax.judge import base as judge_base
 from rime_jax.policy import chat as chat_lib
-from rime_jax.rollout.calls import InfrastructureFailure, call_environment
+from rime_jax.rollout import checked
+from rime_jax.rollout.calls import InfrastructureFailure, blame, call_environment
 from rime_jax.rollout.domain import Domain
 from rime_jax.rollout.trajectory import Role, Rollout, Sample, Status, TaskRecord
 from rime_jax.sampler import base as sampler_base
 
 _log = logging.getLogger(__name__)
+
+# Calls a function into the episode's environment; see `call_environment`.
+_Call = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,11 +125,11 @@ async def _judge(
     if context.judge is None:
         return None, None
     try:
-        verdict = await asyncio.wait_for(
-            context.judge.score(before, after), context.judge_timeout_s
-        )
-    except Exception as error:
-        _log.warning("%s: the judge failed: %r", name, error)
+        with blame(Status.JUDGE_UNAVAILABLE):
+            async with asyncio.timeout(context.judge_timeout_s):
+                verdict = checked.verdict(await context.judge.score(before, after))
+    except InfrastructureFailure as failure:
+        _log.warning("%s: %s", name, failure)
         verdict = None
     return verdict, Status.JUDGE_UNAVAILABLE if verdict is None else None
 
@@ -143,11 +149,16 @@ class _Episode:
         self._session: sampler_base.Session | None = None
 
     async def run(self) -> TaskRecord:
-        env = self._context.domain.make_env()
+        with blame(Status.ENV_CRASH):
+            env = self._context.domain.make_env()
+            inline = env.inline
+        call = functools.partial(
+            call_environment, inline=inline, timeout_s=self._options.env_timeout_s
+        )
         try:
-            status, message, outcome, act = await self._act(env)
+            status, message, outcome, act = await self._act(env, call)
         finally:
-            await self._close_environment(env)
+            await self._close_environment(env, call)
         try:
             if self._context.given_memory is not None:
                 written, after = memory.Written("", (), None), self._document
@@ -155,7 +166,7 @@ class _Episode:
             else:
                 written, after, write = await self._write(message, outcome)
         finally:
-            self._session.close()
+            self._close_session(self._session)
         return TaskRecord(
             task=self._task, status=status, judge_status=None, reward=outcome.reward,
             performance=outcome.performance, verdict=None, memory_before=self._document,
@@ -165,10 +176,10 @@ class _Episode:
         )
 
     async def _act(
-        self, env: env_base.Environment
+        self, env: env_base.Environment, call: _Call
     ) -> tuple[Status, str, env_base.Outcome, Sample]:
         """Plays the task; also returns the environment's last message."""
-        observation = await self._call(env, env.reset, self._task)
+        observation = await call(lambda: checked.observation(env.reset(self._task)))
         self._say("environment", observation)
         prompt = self._context.chat.opening(
             self._context.domain.prompts.act(self._document, observation)
@@ -185,7 +196,7 @@ class _Episode:
                 if generations[-1].finish == "context":
                     ended = Status.CONTEXT_LIMIT
                     break
-                turn = await self._take_turn(env, generations[-1])
+                turn = await self._take_turn(env, call, generations[-1])
                 message = turn.message
                 in_a_row = in_a_row + 1 if turn.format_error else 0
                 if turn.done:
@@ -194,23 +205,23 @@ class _Episode:
                     ended = Status.FORMAT_ERRORS
                 elif not self._say_to_actor(message):
                     ended = Status.CONTEXT_LIMIT
-            outcome = await self._call(env, env.outcome)
+            outcome = await call(lambda: checked.outcome(env.outcome()))
         except BaseException:
-            self._session.close()
+            self._close_session(self._session)
             raise
         return (
             _refine(ended, outcome), message, outcome, self._sample("act", generations, starts)
         )
 
     async def _take_turn(
-        self, env: env_base.Environment, generation: sampler_base.Generation
+        self, env: env_base.Environment, call: _Call, generation: sampler_base.Generation
     ) -> env_base.Turn:
         """Hands a reply to the environment; one that never left its thinking counts as empty."""
         self._turns += 1
         raw = self._context.chat.decode(generation.ids)
         self._say("actor", raw)
         reply, unclosed = memory.strip_thinking(raw, self._context.chat.think_opened)
-        turn = await self._call(env, env.step, reply)
+        turn = await call(lambda: checked.turn(env.step(reply)))
         if unclosed:
             turn = dataclasses.replace(turn, format_error=unclosed)
         if turn.format_error:
@@ -223,9 +234,12 @@ class _Episode:
         """Appends the environment's message; False when a reply would not fit behind it."""
         session = self._session
         ids = self._context.chat.turn(message, session.ids[-1])
-        if len(session.ids) + len(ids) >= self._context.sampler.context_tokens:
+        start = len(session.ids)
+        if start + len(ids) >= self._context.sampler.context_tokens:
             return False
-        session.extend(ids)
+        with blame(Status.SAMPLER_ERROR):
+            session.extend(ids)
+            checked.appended(session.ids[start:], ids)
         return True
 
     async def _write(
@@ -239,7 +253,8 @@ class _Episode:
             return written, self._document, self._sample("write", [], [])
         act_session = self._session
         self._session = self._open("write", prompt, parent)
-        act_session.close()
+        self._close_session(act_session)
+        start = len(self._session.ids)
         generation = await self._generate(self._options.write_tokens)
         body = generation.ids
         if body and body[-1] in context.chat.stop_ids:
@@ -256,9 +271,11 @@ class _Episode:
         )
         if written.malformed == "over_budget" or written.malformed == "truncated":
             cut = context.chat.text(written.text)[: self._options.memory_tokens]
-            written = dataclasses.replace(written, text=context.chat.decode(cut))
+            text = context.chat.decode(cut)
+            items, _ = context.domain.memory_format.parse_items(text)
+            written = dataclasses.replace(written, text=text, items=tuple(items))
         keep = written.malformed is not None and self._options.on_malformed == "keep"
-        sample = self._sample("write", [generation], [len(prompt)])
+        sample = self._sample("write", [generation], [start])
         return written, self._document if keep else written.text, sample
 
     def _writer_prompt(
@@ -275,28 +292,30 @@ class _Episode:
     def _open(
         self, role: Role, prompt: list[int], parent: sampler_base.Session | None = None
     ) -> sampler_base.Session:
-        try:
-            return self._context.sampler.open(role, prompt, self._place.seed_of(role), parent)
-        except Exception as error:
-            raise InfrastructureFailure(Status.SAMPLER_ERROR, error) from error
+        with blame(Status.SAMPLER_ERROR):
+            return checked.session(
+                self._context.sampler.open(role, prompt, self._place.seed_of(role), parent), prompt
+            )
 
     async def _generate(self, max_new_tokens: int) -> sampler_base.Generation:
-        try:
-            return await self._session.generate(max_new_tokens, self._context.temperature)
-        except Exception as error:
-            self._session.close()
-            raise InfrastructureFailure(Status.SAMPLER_ERROR, error) from error
+        session = self._session
+        with blame(Status.SAMPLER_ERROR):
+            start = len(session.ids)
+            generation = await session.generate(max_new_tokens, self._context.temperature)
+            return checked.generation(generation, session.ids[start:], max_new_tokens)
 
-    async def _call(self, env: env_base.Environment, function, *args):
-        return await call_environment(
-            function, *args, inline=env.inline, timeout_s=self._options.env_timeout_s
-        )
-
-    async def _close_environment(self, env: env_base.Environment) -> None:
+    async def _close_environment(self, env: env_base.Environment, call: _Call) -> None:
         try:
-            await self._call(env, env.close)
-        except InfrastructureFailure as error:
-            _log.warning("%s: closing the environment failed: %r", self._task.id, error)
+            await call(lambda: env.close())
+        except InfrastructureFailure as failure:
+            _log.warning("%s: closing the environment failed: %s", self._task.id, failure)
+
+    def _close_session(self, session: sampler_base.Session) -> None:
+        try:
+            with blame(Status.SAMPLER_ERROR):
+                session.close()
+        except InfrastructureFailure as failure:
+            _log.warning("%s: closing a session failed: %s", self._task.id, failure)
 
     def _say(self, speaker: str, text: str) -> None:
         self._transcript.append((speaker, text))

@@ -4,7 +4,7 @@ Positions are counted from 1 in the names. Values that do not exist this time ar
 """
 
 import collections
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -102,9 +102,7 @@ def _actor(records: Sequence[TaskRecord]) -> dict[str, float]:
     found["performance/mean"] = _mean(
         record.performance for record in records if record.performance is not None
     )
-    for name in records[0].metrics:
-        found[f"env/{name}"] = _mean(record.metrics[name] for record in records)
-    return found
+    return found | _means("env", [record.metrics for record in records])
 
 
 def _memories(
@@ -122,15 +120,17 @@ def _memories(
             if r.performance is not None and low <= r.performance < high
         )
     found["memory/tokens"] = _mean(r.write.mask.sum() for r in records)
-    found["memory/items"] = _mean(len(r.written.items) for r in records)
+    # What counts is what the next task sees, which is not always what was written.
     before = [parse_items(r.memory_before)[0] for r in records]
+    after = [parse_items(r.memory_after)[0] for r in records]
+    found["memory/items"] = _mean(len(items) for items in after)
     for name, measure in (("exact", memory.retention_exact), ("fuzzy", memory.retention_fuzzy)):
-        shares = (measure(old, r.written.items) for old, r in zip(before, records, strict=True))
+        shares = (measure(old, new) for old, new in zip(before, after, strict=True))
         found[f"memory/retention_{name}"] = _mean(s for s in shares if s is not None)
     if memory_truth is not None:
-        measured = [memory_truth(r.task, r.written.items) for r in records]
-        for name in measured[0]:
-            found[f"memory/{name}"] = _mean(m[name] for m in measured)
+        found |= _means("memory", [
+            memory_truth(r.task, items) for r, items in zip(records, after, strict=True)
+        ])
     return found
 
 
@@ -151,6 +151,15 @@ def _by_position(rollouts: Sequence[Rollout]) -> dict[str, float]:
                 columns[f"performance/at_{t}"].append(record.performance)
             if record.verdict is not None:
                 columns[f"exploration/at_{t}"].append(record.verdict.score)
+    return {name: _mean(values) for name, values in columns.items()}
+
+
+def _means(group: str, measured: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each name over those that have it: tasks need not all measure the same."""
+    columns: dict[str, list[float]] = collections.defaultdict(list)
+    for values in measured:
+        for name, value in values.items():
+            columns[f"{group}/{name}"].append(value)
     return {name: _mean(values) for name, values in columns.items()}
 
 

@@ -11,18 +11,15 @@ each other: what a session generates does not depend on what else is being gener
 
 import asyncio
 import collections
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from rime_jax.policy.base import Policy
 from rime_jax.sampler.base import Generation
+from rime_jax.sampler.program import SamplerProgram
 
 
 class NativeSession:
@@ -92,6 +89,7 @@ class NativeSampler:
         decode_block: int,
         prefill_chunks: Sequence[int],
         devices: Sequence[jax.Device] | None = None,
+        tensor: int = 1,
     ):
         """Args:
           policy: the pure functions.
@@ -101,36 +99,27 @@ class NativeSampler:
           context_tokens: tokens of one session.
           decode_block: most tokens per dispatch.
           prefill_chunks: prompt tokens per dispatch, ascending; one compiled program each.
-          devices: local devices to spread the slots over; their number must divide `slots`.
+          devices: local devices to spread the slots over.
+          tensor: devices that share one copy of the parameters; the number of such groups must
+            divide `slots`.
 
         Raises:
           ValueError: the slots cannot be spread evenly.
         """
-        devices = list(devices or jax.local_devices())
-        if slots % len(devices):
-            raise ValueError(
-                f"sampler.slots = {slots} cannot be spread evenly over {len(devices)} devices; "
-                "make it a multiple"
-            )
         self.context_tokens = context_tokens
         self.version = -1
-        self.traces = 0
         self.generated_tokens = 0
-        self._policy = policy
         self._role_sets = dict(role_sets)
         self._stop_ids = tuple(stop_ids)
         self._slots = slots
         self._block = decode_block
         self._chunks = tuple(prefill_chunks)
-        mesh = Mesh(np.array(devices), ("slots",))
-        self._replicated = NamedSharding(mesh, P())
-        self._by_slot = NamedSharding(mesh, P("slots"))
-        self._step = self._compile(mesh)
-        self._empty_cache = jax.jit(
-            functools.partial(policy.init_cache, slots, context_tokens),
-            out_shardings=self._by_slot,
+        self._program = SamplerProgram(
+            policy, stop_ids, slots=slots, context_tokens=context_tokens, block=decode_block,
+            devices=list(devices or jax.local_devices()), tensor=tensor,
         )
-        self._cache = self._empty_cache()
+        self._step = self._program.step
+        self._cache = self._program.empty_cache()
         # Counts what makes caches void: new parameters, and device calls that failed.
         self._epoch = 0
         self._params: dict[str, Any] = {}
@@ -138,6 +127,11 @@ class NativeSampler:
         self._waiting: collections.deque[_Request] = collections.deque()
         self._running: dict[int, _Request] = {}
         self._loop_task: asyncio.Task | None = None
+
+    @property
+    def traces(self) -> int:
+        """Device programs traced so far."""
+        return self._program.traces
 
     def open(
         self,
@@ -165,7 +159,7 @@ class NativeSampler:
         """`publish` for callers outside an event loop."""
         self._params = {
             # A copy: the learner's next update consumes its own buffers.
-            name: jax.device_put(params[name], self._replicated, may_alias=False)
+            name: jax.device_put(self._program.narrow(params[name]), self._program.params_at)
             for name in set(self._role_sets.values())
         }
         self.version = version
@@ -218,7 +212,7 @@ class NativeSampler:
             self._running.clear()
             self._waiting.clear()
             # The cache was donated to the call that failed.
-            self._cache = self._empty_cache()
+            self._cache = self._program.empty_cache()
             self._epoch += 1
 
     def _admit(self) -> None:
@@ -271,7 +265,7 @@ class NativeSampler:
 
     def _call(self, params, tokens, start, count, budget, keys, temperature):
         host = (tokens, start, count, budget, keys, temperature)
-        self._cache, *out = self._step(params, self._cache, *jax.device_put(host, self._by_slot))
+        self._cache, *out = self._step(params, self._cache, *jax.device_put(host, self._program.by_slot))
         return jax.device_get(out)
 
     def _harvest(self, slot, request: _Request, fed: int, ids, logprobs, n: int) -> None:
@@ -297,70 +291,3 @@ class NativeSampler:
             return
         del self._running[slot]
         request.finish(reason)
-
-    def _compile(self, mesh: Mesh):
-        """The one device program: feed a chunk, then sample until all slots have stopped."""
-        policy, block = self._policy, self._block
-        stop_ids = np.array(self._stop_ids, np.int32)
-
-        def step(params, cache, tokens, start, count, budget, keys, temperature):
-            self.traces += 1
-            N = tokens.shape[0]
-            hidden, cache = policy.extend(params, cache, tokens, start, count)
-            last = jnp.take_along_axis(hidden, jnp.maximum(count - 1, 0)[:, None, None], 1)[:, 0]
-
-            def draw(last_NxD, position_N):
-                logits = policy.logits(params, last_NxD)
-                token = _sample(logits, keys, position_N, temperature)
-                logp = jax.nn.log_softmax(logits)
-                return token, jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
-
-            def record(state, token, logp):
-                i, active, out_ids, out_logp, length = state
-                out_ids = out_ids.at[:, i].set(jnp.where(active, token, 0))
-                out_logp = out_logp.at[:, i].set(jnp.where(active, logp, 0.0))
-                length = length + active
-                stopped = (token[:, None] == stop_ids[None]).any(1)
-                return i + 1, active & ~stopped & (i + 1 < budget), out_ids, out_logp, length
-
-            position = start + count
-            token, logp = draw(last, position)
-            state = (
-                jnp.int32(0), budget > 0, jnp.zeros((N, block), jnp.int32),
-                jnp.zeros((N, block), jnp.float32), jnp.zeros(N, jnp.int32),
-            )
-            state = record(state, token, logp)
-
-            def body(carry):
-                cache, token, position, state = carry
-                active = state[1]
-                hidden, cache = policy.extend(
-                    params, cache, token[:, None], position, active.astype(jnp.int32)
-                )
-                position = position + active
-                token, logp = draw(hidden[:, 0], position)
-                return cache, token, position, record(state, token, logp)
-
-            cache, _, _, state = jax.lax.while_loop(
-                lambda carry: carry[3][1].any(), body, (cache, token, position, state)
-            )
-            return cache, state[2], state[3], state[4]
-
-        slots = P("slots")
-        local = jax.shard_map(
-            step, mesh=mesh, in_specs=(P(), *[slots] * 7), out_specs=(slots,) * 4, check_vma=False
-        )
-        return jax.jit(local, donate_argnums=1)
-
-
-def _sample(
-    logits_NxV: jax.Array, keys_Nx2: jax.Array, position_N: jax.Array, temperature_N: jax.Array
-) -> jax.Array:
-    """One id per row by the Gumbel-max rule; the most likely one where the temperature is 0."""
-
-    def gumbel(key, position):
-        key = jax.random.fold_in(jax.random.wrap_key_data(key), position)
-        return jax.random.gumbel(key, logits_NxV.shape[1:])
-
-    noise = jax.vmap(gumbel)(keys_Nx2, position_N)
-    return jnp.argmax(logits_NxV + temperature_N[:, None] * noise, -1).astype(jnp.int32)

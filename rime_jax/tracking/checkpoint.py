@@ -89,7 +89,7 @@ class Checkpoints:
           (arrays, state).
 
         Raises:
-          CheckpointError: the step is not there, or was saved from another model.
+          CheckpointError: the step is not there, is damaged, or was saved from another model.
         """
         if step not in self._manager.all_steps():
             raise CheckpointError(
@@ -97,16 +97,28 @@ class Checkpoints:
                 f"{sorted(self._manager.all_steps())}"
             )
         wanted = _flatten(abstract_arrays)
-        self._check_fits(step, wanted)
-        restored = self._manager.restore(
-            step,
-            args=ocp.args.Composite(
-                arrays=ocp.args.StandardRestore(jax.tree.map(_with_sharding, wanted)),
-                state=ocp.args.JsonRestore(),
-            ),
-        )
-        leaves = [restored["arrays"][name] for name in wanted]
-        return jax.tree.unflatten(jax.tree.structure(abstract_arrays), leaves), restored["state"]
+        try:
+            self._check_fits(step, wanted)
+            restored = self._manager.restore(
+                step,
+                args=ocp.args.Composite(
+                    arrays=ocp.args.StandardRestore(jax.tree.map(_with_sharding, wanted)),
+                    state=ocp.args.JsonRestore(),
+                ),
+            )
+            leaves = [restored["arrays"][name] for name in wanted]
+            state = dict(restored["state"])
+        except CheckpointError:
+            raise
+        except Exception as error:
+            # Orbax has no error of its own for a damaged file: whatever its parsers raise.
+            others = [s for s in sorted(self._manager.all_steps()) if s != step]
+            raise CheckpointError(
+                f"checkpoint {self._path / str(step)} is damaged ({type(error).__name__}: "
+                f"{str(error).splitlines()[0] if str(error) else ''}); move it away to continue "
+                f"from {f'step {others[-1]}' if others else 'the beginning'}"
+            ) from error
+        return jax.tree.unflatten(jax.tree.structure(abstract_arrays), leaves), state
 
     def wait(self) -> None:
         """Waits until every save is complete."""

@@ -97,6 +97,7 @@ class RunDir:
         Raises:
           ConfigError: another process trains here.
         """
+        self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -56,7 +56,8 @@ class TensorBoardWriter:
     def histogram(self, step: int, tag: str, values: Sequence[float] | np.ndarray) -> None:
         """The distribution of the finite numbers in `values`, any shape; none: nothing written."""
         finite = np.asarray(values, np.float64).ravel()
-        finite = finite[np.isfinite(finite)]
+        # Clipped, since the width of the bins must be finite too.
+        finite = np.clip(finite[np.isfinite(finite)], -1e30, 1e30)
         if not finite.size:
             return
         counts, edges = np.histogram(finite, bins=_HISTOGRAM_BINS)

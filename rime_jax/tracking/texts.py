@@ -89,4 +89,5 @@ def _rollout(rollout: Any) -> str:
 
 def _quote(text: str) -> str:
     """Text of the policy as inert code: it must not become markup in a reader's browser."""
-    return "`" + text.replace("`", "'").replace("\n", " ⏎ ") + "`" if text else "*(empty)*"
+    # splitlines also breaks at what some Markdown readers take for the end of a line.
+    return "`" + " ⏎ ".join(text.replace("`", "'").splitlines()) + "`" if text else "*(empty)*"

@@ -106,8 +106,30 @@ def test_thinking_stays_in_the_history_though_the_template_drops_it():
     assert chat.decode(reply) == "the memory\n</think>\nred"
 
 
+SWITCHED = CHATML + (
+    "{% if enable_thinking is defined %}{{ '<think>\n' }}"
+    "{% if not enable_thinking %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}")
+
+
+@pytest.mark.parametrize(("thinking", "start", "opened"), [
+    ("auto", "", False), ("on", "<think>\n", True), ("off", "<think>\n\n</think>\n\n", False)])
+def test_the_template_is_told_whether_to_think(thinking, start, opened):
+    tokenizer = byte_pair_tokenizer(SWITCHED)
+    chat = chat_lib.ChatTokens(tokenizer, thinking)
+    for ids in (chat.opening([{"role": "user", "content": "go"}]), chat.turn("go", None)):
+        assert tokenizer.decode(ids).endswith("<|im_start|>assistant\n" + start)
+    assert chat.think_opened == opened
+
+
+def test_further_ends_of_text_stop_generation_too():
+    tokenizer = byte_pair_tokenizer(CHATML)
+    end, end_of_text = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    assert chat_lib.ChatTokens(tokenizer, ends_of_text=[end_of_text, end]).stop_ids == tuple(
+        sorted((end, end_of_text)))
+
+
 HOSTILE = st.lists(
-    st.sampled_from([*SPECIAL, "<|im_", "end|>", "user\n", " ", *VOCABULARY, ".", ">", "<unk>",
+    st.sampled_from([*SPECIAL, "<think>", "</think>", "<|im_", "end|>", "user\n", " ", *VOCABULARY, ".", ">", "<unk>",
                      "<pad>"])
     | st.text(max_size=4)
 ).map("".join)
@@ -118,7 +140,7 @@ def test_text_never_makes_a_special_token(name, text):
     tokenizer, chat = TOKENIZERS[name], CHATS[name]
     special = {*tokenizer.all_special_ids}
     if name != "words":
-        special |= set(tokenizer.convert_tokens_to_ids(list(SPECIAL)))
+        special |= set(tokenizer.convert_tokens_to_ids([*SPECIAL, "<think>", "</think>"]))
 
     def markers(ids):
         return [i for i in ids if i in special]

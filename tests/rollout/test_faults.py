@@ -198,13 +198,14 @@ def test_an_environment_that_hangs_is_left_behind(method, hang):
         if called == method and reply in (None, ENDINGS[3]):
             hang()
 
-    config = small_config(rollout__env_timeout_s=0.1, rollout__retries=1)
+    config = small_config(rollout__env_timeout_s=0.5, rollout__retries=1)
     rollouts = play_with(hook, inline=False, config=config)
     lost = list(range(SIBLINGS)) if method == "reset" else [3]
     assert [g for g, r in enumerate(rollouts) if r.failure is Status.ENV_TIMEOUT] == lost
     found = metrics_of(rollouts)
     assert found["failures/env_timeout"] == len(lost) and found["failures/env_crash"] == 0
-    assert found["failures/retried/env_timeout"] == len(lost)
+    # A stalled machine may add a timeout that the retry mends.
+    assert found["failures/retried/env_timeout"] >= len(lost)
     if method != "reset":
         assert_left_out(rollouts, lost)
 

@@ -97,6 +97,9 @@ def streams_from_file(
     recorded = episodes.read_episodes(episode_path)
     chosen = episodes.read_split(split_path, recorded)
     ids = chosen.order if split == "train" else chosen.eval
+    if not ids:
+        field = "order" if split == "train" else "eval"
+        raise ValueError(f"{split_path}: {field} is empty; name at least one episode")
     for i in ids:
         _check_episode(recorded[i], trials, rules, episode_path)
 

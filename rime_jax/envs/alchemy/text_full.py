@@ -16,17 +16,23 @@ FEATURES = (
 COLOURS = ("green", "red", "yellow", "orange", "pink", "turquoise")
 
 _HEADING = re.compile(r"^[\s*#_>-]*action[\s*_]*:", re.IGNORECASE | re.MULTILINE)
+_COLOUR_WORD = "|".join(COLOURS)
 _ACTION = re.compile(
-    r"\b(?:place|put|drop|use|dip)\s+(?:the\s+)?stone\s*#?(?P<stone>\d+)\s+"
-    r"(?:in|into|to|on|with)\s+(?:the\s+)?(?:(?P<cauldron>cauldron)|potion\s*#?(?P<potion>\d+))\b"
+    r"\b(?:place|put|drop|use|dip|add|move|throw)\s+(?:the\s+)?stone\s*#?(?P<stone>\d+)"
+    r"(?:\s*\([^()\n]*\))?\s+(?:in|into|to|on|with)\s+(?:the\s+)?(?:(?P<cauldron>cauldron)"
+    rf"|(?:(?:{_COLOUR_WORD})\s+)?potion\s*#?(?P<potion>\d+)|(?P<colour>{_COLOUR_WORD})\s+potion)\b"
     r"|\b(?P<end>end\s+(?:the\s+|this\s+)?trial)\b",
     re.IGNORECASE,
 )
+_EMPHASIS = str.maketrans("", "", "*`")
 _ERRORS = {
     "empty_reply": "Your reply was empty.",
     "no_action": "Your reply held no action.",
 }
-_ACTIONS = "'place stone I in potion J', 'place stone I in the cauldron' or 'end the trial'"
+_HOW = (
+    "End your reply with a line like 'Action: place stone 2 in potion 5', 'Action: place stone 1 in "
+    "the cauldron' or 'Action: end the trial'."
+)
 
 
 class FullForm:
@@ -36,11 +42,14 @@ class FullForm:
         return f"A new trial begins.\n{_state(game)}"
 
     def parse(self, reply: str, game: game_lib.TrialGame) -> env.Action | str:
-        """The last action of the last part headed `Action:`, or of the reply if it has none."""
-        del game
+        """The last action of the last part headed `Action:`, or of the reply if it has none.
+
+        A potion may be named by its colour alone; that is the first one left of it.
+        """
         if not reply.strip():
             return "empty_reply"
-        found = list(_ACTION.finditer(_HEADING.split(reply)[-1]))
+        told = _HEADING.split(reply.translate(_EMPHASIS))[-1]
+        found = list(_ACTION.finditer(told))
         if not found:
             return "no_action"
         last = found[-1]
@@ -49,6 +58,9 @@ class FullForm:
         stone = int(last["stone"]) - 1
         if last["cauldron"]:
             return env.Action("bank", stone)
+        if last["colour"]:
+            slot = env.slot_of_colour(game, COLOURS.index(last["colour"].lower()))
+            return env.Action("potion", stone, slot)
         return env.Action("potion", stone, int(last["potion"]) - 1)
 
     def message(
@@ -57,8 +69,11 @@ class FullForm:
         if format_error is None:
             report = _report(game, event)
         else:
-            report = f"{_ERRORS[format_error]} A step is lost. Write {_ACTIONS}."
-        return report if game.done else f"{report}\n{_state(game)}"
+            report = f"{_ERRORS[format_error]} A step is lost."
+        if game.done:
+            return report
+        # What to do stands last, where small models mind it.
+        return "\n".join([report, _state(game), *([_HOW] if format_error else [])])
 
     def result(self, game: game_lib.TrialGame) -> str:
         return f"The trial is over. Its score is {game.score}, after {game.steps} steps."

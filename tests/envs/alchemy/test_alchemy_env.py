@@ -30,6 +30,9 @@ def opened(oracle=31, **rules):
         ("Reasoning: end the trial?\nAction: use stone 1 in potion 2", env.Action("potion", 0, 1)),
         ("Action: end trial\nAction: place stone 9 in potion 2", env.Action("potion", 8, 1)),
         ("Action: place stone 0 in the cauldron", env.Action("bank", env.MISSING)),
+        ("Action: place **stone 1** in `potion 12`", env.Action("potion", 0, 11)),
+        ("Put stone 2 (small blue round) into potion 3 (pink).", env.Action("potion", 1, 2)),
+        ("Action: add stone 1 to the green potion 4", env.Action("potion", 0, 3)),
         ("", "empty_reply"),
         (" \n ", "empty_reply"),
         ("I will think about stone 1.", "no_action"),
@@ -39,6 +42,16 @@ def opened(oracle=31, **rules):
 )
 def test_the_last_action_of_the_action_part_counts(reply, action):
     assert FORM.parse(reply, None) == action
+
+
+@pytest.mark.parametrize(("colour", "slot"), [("orange", 1), ("Red", 0), ("pink", 5)])
+def test_a_potion_named_by_its_colour_is_the_first_one_left(colour, slot):
+    trial = game.TrialGame(IDENTITY, TRIAL, game.Rules())
+    reply = f"Action: Place stone 3 in the {colour} potion."
+    assert FORM.parse(reply, trial) == env.Action("potion", 2, slot)
+    trial.use_potion(0, slot)
+    later = FORM.parse(reply, trial).potion
+    assert later == (6 if colour == "Red" else env.MISSING)
 
 
 @settings(deadline=None)
