@@ -1,7 +1,7 @@
-"""RIME with the values of stones always shown, the real rule; the rest of the eased variant stays.
+"""RIME with the values of stones always shown, as in the benchmark; the rest stays eased.
 
-Hypothesis: trial and error within a task then needs no memory, so that performance rises while the
-gain over the memory-blanked self stays near 0. Watch: eval/performance against eval/gain.
+Hypothesis: trial and error within a task then replaces part of what memory brings, so that the
+memory-blanked self gets better as well. Watch: eval/performance, eval/stateless, eval/gain.
 """
 
 from experiments.alchemy import rime
