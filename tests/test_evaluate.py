@@ -210,7 +210,7 @@ def test_a_rollout_lost_to_a_failure_is_counted_and_left_out(built):
 def test_evaluating_a_checkpoint_and_the_initial_policy_gives_a_table(built, tmp_path, capsys):
     config = tmp_path / "config.json"
     small = small_config(model__path=warm_model(), eval__streams=2, eval__rollouts=1,
-                         eval__bootstrap=100, sampler__slots=8, name=str(tmp_path / "named"))
+                         eval__bootstrap=100, sampler__slots=8, run_dir=str(tmp_path / "named"))
     config.write_text(json.dumps(small.to_dict()))
     evaluate.main([f"--config={config}"])
     printed = capsys.readouterr().out

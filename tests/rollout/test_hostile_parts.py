@@ -5,6 +5,7 @@ import asyncio
 import dataclasses
 import logging
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -465,10 +466,17 @@ def test_credit_is_compared_with_the_items_that_the_next_task_sees(on_malformed,
 
 
 def test_evaluated_facts_are_those_of_the_memory_that_stands():
-    config = small_config(rollout__on_malformed="keep", rollout__memory_tokens=10)
-    rollouts, _ = play(kept, config=config)
-    domain = domains.make(config)
-    built = type("Built", (), {"domain": domain})
-    last = rollouts[0].tasks[-1]
-    expected = domain.memory_truth(last.task, PARSE("green large")[0])["correct_facts"]
-    assert evaluate._facts(built, rollouts, 1).tolist() == [[expected]]
+    """The truth is written once, and what follows it is not taken over."""
+    config = small_config(rollout__on_malformed="keep")
+    domain, (stream,) = domains.make(config), streams_of(config)
+    truth = domain.true_memory(stream.tasks[0])
+
+    def write(call):
+        if call.role == "act":
+            return script(call)
+        return "bank bank" if call.position else truth
+
+    rollouts, _ = play(write, config=config, streams=[stream])
+    assert rollouts[0].tasks[-1].written.items == ()
+    built = types.SimpleNamespace(domain=domain)
+    assert evaluate._facts(built, rollouts, 1).tolist() == [[1]]
