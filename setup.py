@@ -37,6 +37,8 @@ setuptools.setup(
         "transformers>=5.24",
     ],
     extras_require={
+        # libtpu compiles for TPUs on any Linux machine; this pins the one that fits jax.
+        "aot": ["jax[tpu]>=0.10.2"],
         "gpu": ["jax[cuda13]>=0.10.2"],
         # transformers as the reference, also for models in GGUF. On Linux take torch's CPU wheel
         # where you can; the default one brings 3 GB of CUDA.

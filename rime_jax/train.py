@@ -339,7 +339,7 @@ class Trainer:
         """Stops a run that no longer trains, before it wastes a night.
 
         Raises:
-          TrainingError: three iterations in a row without a finished task, or with no finite update.
+          TrainingError: three iterations in a row without a finished task or a finite update.
         """
         lost = not any(rollout.tasks for rollout in rollouts)
         broken = any(v == 1 for k, v in found.items() if k.endswith("/not_finite"))

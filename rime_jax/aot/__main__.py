@@ -2,9 +2,9 @@
 
     python -m rime_jax.aot --config=experiments/alchemy/qwen3_4b.py --topology=v5p:4x4x4
 
-The real programs are compiled from shapes alone: the update, the log-probabilities of the reference,
-the reshard of the weights to the sampler, and the sampler's prefill and decoding. `model.path` needs
-no weights: a directory with a config.json, or one of rime_jax/assets/sizes.
+The real programs are compiled from shapes alone: the update, the log-probabilities of the
+reference, the reshard of the weights to the sampler, and the sampler's prefill and decoding.
+`model.path` needs no weights: a directory with a config.json, or one of rime_jax/assets/sizes.
 """
 
 import argparse

@@ -69,8 +69,11 @@ class Slice:
 
     def host(self) -> "Slice":
         """The slice that is one of its hosts: what the sampler of a process is compiled for."""
+        if self.hosts == 1:
+            return self
         generation, _, layout = self.name.partition(":")
-        sizes = [min(int(n), b) for n, b in zip(layout.split("x"), self.chip.host)]
+        sizes = [min(int(n), b) for n, b in zip(layout.split("x"), self.chip.host,
+                                               strict=False)]
         return describe(f"{generation}:{'x'.join(map(str, sizes))}")
 
     @property

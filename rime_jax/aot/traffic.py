@@ -4,6 +4,7 @@ XLA's own cost analysis counts the body of a loop once; here it counts as often 
 """
 
 import dataclasses
+import itertools
 import math
 import re
 
@@ -182,9 +183,10 @@ def _written_by(fused: hlo.Computation, instruction: hlo.Instruction) -> int:
     root = fused.instructions[fused.root]
     while root.op == "bitcast":
         root = fused.instructions[root.operands[0]]
-    roots = ([fused.instructions[o] for o in root.operands] if root.op == "tuple" else [root])
+    roots = [fused.instructions[o] for o in root.operands] if root.op == "tuple" else [root]
     written = 0
-    for array, made in zip(instruction.arrays, roots):
+    # A single root may be a tuple itself (several sorted or reduced arrays at once).
+    for array, made in itertools.zip_longest(instruction.arrays, roots, fillvalue=root):
         if not array.in_hbm:
             continue
         updates = made.op == "dynamic-update-slice"

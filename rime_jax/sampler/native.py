@@ -265,7 +265,8 @@ class NativeSampler:
 
     def _call(self, params, tokens, start, count, budget, keys, temperature):
         host = (tokens, start, count, budget, keys, temperature)
-        self._cache, *out = self._step(params, self._cache, *jax.device_put(host, self._program.by_slot))
+        placed = jax.device_put(host, self._program.by_slot)
+        self._cache, *out = self._step(params, self._cache, *placed)
         return jax.device_get(out)
 
     def _harvest(self, slot, request: _Request, fed: int, ids, logprobs, n: int) -> None:

@@ -47,7 +47,8 @@ def test_the_update_gathers_no_parameter_of_all_layers(module):
 def test_the_head_does_not_travel_for_each_chunk(module):
     size = VOCABULARY * POLICY.config.hidden_size * 4
     micro_batches = 2
-    moved = {kind: c.bytes for kind, c in traffic.measure(module, micro_batches).collectives.items()}
+    found = traffic.measure(module, micro_batches).collectives
+    moved = {kind: c.bytes for kind, c in found.items()}
     assert size <= moved["all-gather"] < (micro_batches + 0.5) * size
     reduced = moved.get("reduce-scatter", 0) + moved.get("all-reduce", 0)
     assert micro_batches * size <= reduced < (micro_batches + 0.5) * size

@@ -19,12 +19,12 @@ HAND_MADE = """HloModule hand, num_partitions=4
 
 %start (p: bf16[8,4]) -> bf16[32,4] {
   %p = bf16[8,4]{1,0:T(8,128)(2,1)} parameter(0)
-  ROOT %ag = bf16[32,4]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), channel_id=5, replica_groups=mesh['x'=2,'y'=2] {'x','y'}, dimensions={0}
+  ROOT %ag = bf16[32,4]{1,0:T(8,128)(2,1)S(1)} all-gather(%p), CHANNEL
 }
 
 %done (p: bf16[8,4]) -> bf16[32,4] {
   %p = bf16[8,4]{1,0} parameter(0)
-  ROOT %ag2 = bf16[32,4]{1,0} all-gather(%p), channel_id=5, replica_groups=mesh['x'=2,'y'=2] {'x','y'}, dimensions={0}
+  ROOT %ag2 = bf16[32,4]{1,0} all-gather(%p), CHANNEL
 }
 
 %slice (stack: f32[100,16], i: s32[]) -> f32[1,16] {
@@ -64,7 +64,7 @@ ENTRY %main (x: bf16[8,4], stack: f32[100,16]) -> bf16[8,4] {
   %loop = (s32[], bf16[8,4]{1,0}, f32[100,16]{1,0}) while(%init), condition=%condition, body=%body
   ROOT %y = bf16[8,4]{1,0} get-tuple-element(%loop), index=1
 }
-"""
+""".replace("CHANNEL", "channel_id=5, replica_groups=mesh['x'=2,'y'=2] {'x','y'}, dimensions={0}")
 
 
 def test_a_counter_gives_the_iterations_where_nothing_notes_them():

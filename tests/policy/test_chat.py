@@ -129,8 +129,8 @@ def test_further_ends_of_text_stop_generation_too():
 
 
 HOSTILE = st.lists(
-    st.sampled_from([*SPECIAL, "<think>", "</think>", "<|im_", "end|>", "user\n", " ", *VOCABULARY, ".", ">", "<unk>",
-                     "<pad>"])
+    st.sampled_from([*SPECIAL, "<think>", "</think>", "<|im_", "end|>", "user\n", " ", *VOCABULARY,
+                     ".", ">", "<unk>", "<pad>"])
     | st.text(max_size=4)
 ).map("".join)
 

@@ -20,7 +20,8 @@ def test_both_files_are_read(tmp_path, config, generation, ids):
     assert weights.ends_of_text(tmp_path) == ids
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"eos_token_id": "</s>"}', '{"eos_token_id": [true]}'])
+@pytest.mark.parametrize("text", [
+    "{", "[]", '{"eos_token_id": "</s>"}', '{"eos_token_id": [true]}'])
 def test_a_file_that_names_no_ids_is_refused_by_name(tmp_path, text):
     (tmp_path / "generation_config.json").write_text(text)
     with pytest.raises(weights.ModelError, match="generation_config.json"):

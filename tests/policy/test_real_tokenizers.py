@@ -241,7 +241,8 @@ def test_qwen3_5_has_the_published_ids():
         line.split() for line in QWEN3_5.read_bytes().splitlines())}
     encoding = tiktoken.Encoding("qwen3.5", pat_str=QWEN3_5_SPLIT, mergeable_ranks=ranks,
                                  special_tokens={})
-    for text in ("What is 17 + 25?", "  1: green\n\n日本語 ว่า 🧪👩‍🔬 café don't", "def f(x):\n\treturn x"):
+    for text in ("What is 17 + 25?", "  1: green\n\n日本語 ว่า 🧪👩‍🔬 café don't",
+                 "def f(x):\n\treturn x"):
         assert tokenizer(nfc(text)).input_ids == encoding.encode(nfc(text))
 
 

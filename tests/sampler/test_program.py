@@ -42,7 +42,7 @@ def generate(policy, devices, tensor):
 def test_groups_that_share_weights_generate_as_one_device(policy):
     alone, _ = generate(policy, 1, 1)
     together, cache = generate(policy, 4, 2)
-    for a, b in zip(alone, together):
+    for a, b in zip(alone, together, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
     last = jax.tree.leaves(cache)[-1]
     assert last.sharding.shard_shape(last.shape)[:2] == (SLOTS // 2, last.shape[1] // 2)
@@ -78,8 +78,7 @@ def test_the_reshard_is_one_program_from_the_learners_layout_to_the_samplers():
     moved = compiled(params)
     assert moved["layers"]["gate"].sharding.spec == P(None, "fsdp", "tensor")
     assert moved["layers"]["gate"].sharding.shard_shape((2, 16, 32)) == (2, 16, 16)
-    for a, b in zip(jax.tree.leaves(moved), jax.tree.leaves(program.narrow(policy, params))):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, moved, program.narrow(policy, params))
 
 
 def test_devices_that_form_no_groups_are_refused():

@@ -20,7 +20,8 @@ _COLOUR_WORD = "|".join(COLOURS)
 _ACTION = re.compile(
     r"\b(?:place|put|drop|use|dip|add|move|throw)\s+(?:the\s+)?stone\s*#?(?P<stone>\d+)"
     r"(?:\s*\([^()\n]*\))?\s+(?:in|into|to|on|with)\s+(?:the\s+)?(?:(?P<cauldron>cauldron)"
-    rf"|(?:(?:{_COLOUR_WORD})\s+)?potion\s*#?(?P<potion>\d+)|(?P<colour>{_COLOUR_WORD})\s+potion)\b"
+    rf"|(?:(?:{_COLOUR_WORD})\s+)?potion\s*#?(?P<potion>\d+)"
+    rf"|(?P<colour>{_COLOUR_WORD})\s+potion)\b"
     r"|\b(?P<end>end\s+(?:the\s+|this\s+)?trial)\b",
     re.IGNORECASE,
 )
@@ -30,8 +31,8 @@ _ERRORS = {
     "no_action": "Your reply held no action.",
 }
 _HOW = (
-    "End your reply with a line like 'Action: place stone 2 in potion 5', 'Action: place stone 1 in "
-    "the cauldron' or 'Action: end the trial'."
+    "End your reply with a line like 'Action: place stone 2 in potion 5', 'Action: place stone 1 "
+    "in the cauldron' or 'Action: end the trial'."
 )
 
 
