@@ -3,6 +3,7 @@
 import asyncio
 import pathlib
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,7 +23,10 @@ def built(directory):
         f"env.trials={TRIALS}", f"env.max_steps={STEPS}", "rollout.context_tokens=1536",
         "rollout.act_tokens=40", "rollout.write_tokens=40", "rollout.memory_tokens=39",
         "sampler.prefill_chunks=64,512", f"model.path={directory}"])
-    return parts.build(config)
+    with pytest.MonkeyPatch.context() as patch:
+        # Eight virtual devices would hold eight copies of the model.
+        patch.setattr(jax, "local_devices", lambda devices=jax.local_devices(): devices[:1])
+        return parts.build(config)
 
 
 @pytest.fixture(scope="module")
