@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The environment of the scripts beside it; to be sourced with `root` (the repository) set.
 #
-# `ensure_venv plain|test|smollm` leaves a complete virtual environment at $venv. A stamp, written
+# `ensure_venv plain|test|parity` leaves a complete virtual environment at $venv. A stamp, written
 # last, says what it was made from. With a right stamp nothing is installed (no network needed);
 # with a stale one pip brings it up to date; without one an earlier installation was cut off, and the
 # environment is made again.
@@ -21,7 +21,7 @@ ensure_venv() {
   local kind="$1" target="$root" stamp
   case "$kind" in
     test) target="${root}[test]" ;;
-    smollm) target="${root}[test,parity]" ;;
+    parity) target="${root}[test,parity]" ;;
   esac
   lock_repository
   check_owner
@@ -29,9 +29,7 @@ ensure_venv() {
     make_venv
   fi
   stamp="$(stamp_of)"
-  # The test kind holds everything that the plain one has.
-  if [ "$(read_stamp "$kind")" != "$stamp" ] &&
-    { [ "$kind" != plain ] || [ "$(read_stamp test)" != "$stamp" ]; }; then
+  if ! holds "$kind" "$stamp"; then
     printf 'Installing rime_jax into %s (the first time: about a minute, 1 GB)\n' "$venv"
     rm -f "$venv"/stamp.*
     "$venv/bin/python" -m pip install --constraint "$root/constraints.txt" --editable "$target" ||
@@ -40,6 +38,21 @@ ensure_venv() {
     printf '%s\n' "$stamp" >"$venv/stamp.$kind"
   fi
   unlock_repository
+}
+
+# Each kind has everything of those before it.
+holds() {
+  case "$1" in
+    plain) set -- "$2" plain test parity ;;
+    test) set -- "$2" test parity ;;
+    *) set -- "$2" "$1" ;;
+  esac
+  local stamp="$1" kind
+  shift
+  for kind; do
+    [ "$(read_stamp "$kind")" != "$stamp" ] || return 0
+  done
+  return 1
 }
 
 # Two scripts started at once must not install into one environment. macOS has no flock.

@@ -34,7 +34,7 @@ esac
 RIME_VENV="${RIME_SMOLLM_VENV:-$root/.venv-smollm}"
 # shellcheck source=launch/_setup.sh
 . "$root/launch/_setup.sh"
-ensure_venv smollm
+ensure_venv parity
 
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/rime_jax"
 export RIME_SMOLLM="${RIME_SMOLLM:-$cache/smollm2-135m-instruct}"

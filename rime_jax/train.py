@@ -283,7 +283,7 @@ class Trainer:
         for name, params in self.state.params.items():
             weights.save(
                 self.directory.path / "model" / name, self.built.policy, params,
-                self.built.tokenizer,
+                self.built.tokenizer, stop_ids=self.built.chat.stop_ids,
             )
         rollouts = self.config.eval.rollouts
         print(evaluate.announcement(self.config, 2), flush=True)

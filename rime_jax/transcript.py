@@ -57,10 +57,11 @@ def _task(record: trajectory.TaskRecord, built: parts.Parts, whole: bool) -> lis
     if whole:
         lines += ["The writer's prompt, behind the actor's conversation where it goes on in that:",
                   _quote(_prompt(record.write, built, behind=record.act))]
-    lines.append(f"Memory: {record.written.malformed or 'well-formed'}, "
-                 f"items: {len(record.written.items)}.")
+    lines.append(f"Written memory: {record.written.malformed or 'well-formed'}, "
+                 f"{len(record.written.items)} items.")
     if record.verdict is not None:
-        criteria = ", ".join(f"{c} {n}" for c, n in zip(CRITERIA, record.verdict.criteria))
+        pairs = zip(CRITERIA, record.verdict.criteria, strict=True)
+        criteria = ", ".join(f"{name} {n}" for name, n in pairs)
         lines.append(f"Exploration {record.verdict.score:.3f} ({criteria}).")
     return lines
 

@@ -121,7 +121,7 @@ def test_the_status_of_the_training_is_passed_on(checkout):
 
 def test_tests_bring_their_extra_and_serve_training_too(checkout):
     checkout.run("launch/local.sh")
-    _, _, calls = checkout.run(".ci/run", "-k", "memory")
+    _, _, calls = checkout.run("launch/test.sh", "-k", "memory")
     assert _installs(calls) == [f"pip install --constraint {checkout.root}/constraints.txt "
                                 f"--editable {checkout.root}[test]"]
     assert calls[-1] == "pytest -k memory"
@@ -145,6 +145,13 @@ def test_changed_requirements_are_installed_into_the_same_environment(checkout, 
         file.write("# changed\n")
     _, _, calls = checkout.run("launch/local.sh")
     assert len(_installs(calls)) == 1 and not any(call.startswith("venv") for call in calls)
+
+
+def test_a_larger_environment_serves_the_smaller_kinds_too(checkout):
+    status, _, calls = checkout.run(".ci/run", "-k", "memory")
+    assert status == 0 and "[test,parity]" in _installs(calls)[0] and calls[-1] == "pytest -k memory"
+    assert _installs(checkout.run("launch/test.sh")[2]) == []
+    assert _installs(checkout.run("launch/local.sh")[2]) == []
 
 
 def test_another_python_makes_a_new_environment(checkout):

@@ -34,7 +34,7 @@ class Outcome:
       solved: the task counts as solved.
       out_of_turns: the task ended because its turns were spent.
       message: what the writer is told about the result; may be empty.
-      metrics: counters for the logs.
+      metrics: counters for the logs; one that is not finite counts as a crash of the environment.
     """
 
     reward: float

@@ -108,6 +108,7 @@ def save(
     tokenizer: Any,
     dtype: str = "float32",
     max_shard_bytes: int = 5_000_000_000,
+    stop_ids: Sequence[int] = (),
 ) -> None:
     """Writes a model directory that transformers and vLLM load.
 
@@ -122,6 +123,8 @@ def save(
       tokenizer: a transformers tokenizer.
       dtype: of the files, `float32` or `bfloat16`.
       max_shard_bytes: of one file, unless a single tensor is larger; several get an index.
+      stop_ids: ids at which a program that loads the model should stop (generation_config.json);
+        without them it stops at the tokenizer's end of text.
     """
     directory = directory.resolve()
     every = [tensor for own in layout.tensors(policy).values() for tensor in own]
@@ -144,6 +147,9 @@ def save(
                 sum(tensor_files.n_bytes(dtype, t.shape) for t in every))
         _write_config(new / "config.json", policy, tokenizer, dtype)
         tokenizer.save_pretrained(new)
+        if stop_ids:
+            (new / "generation_config.json").write_text(
+                json.dumps({"eos_token_id": sorted(stop_ids)}, indent=2) + "\n")
         _replace(directory, new, pathlib.Path(beside) / "old")
 
 

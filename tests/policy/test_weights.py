@@ -89,7 +89,8 @@ def test_a_sharded_load_is_the_plain_one(tmp_path, name, sizes):
     assert_equal(loaded, params)
     assert jax.tree.map(lambda a: a.sharding, loaded) == places
     # And back, from the shards.
-    weights.save(tmp_path / "again", policy, loaded, TOKENIZER)
+    weights.save(tmp_path / "again", policy, loaded, TOKENIZER, stop_ids=(3, 1))
+    assert weights.ends_of_text(tmp_path / "again") == (1, 3)
     assert_equal(weights.load(tmp_path / "again", policy), params)
 
 
