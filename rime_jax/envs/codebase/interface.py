@@ -1,0 +1,150 @@
+"""What the actor may write and what it reads: one bash block, capped observations, submit.
+
+The interface of RIME's training on Codebase Adaptation: a reply holds exactly one fenced bash
+block; none or several run nothing and the turn is spent all the same.
+"""
+
+import dataclasses
+import re
+
+from rime_jax.envs.codebase import sandbox
+
+SENTINEL = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+TURNS = 40
+OBSERVATION_CHARACTERS = 8_000
+
+# A fence opens and closes at the start of a line; the closing one is at least as long.
+_FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
+_SHELLS = {"bash", "sh", "shell"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply:
+    """What a reply asks for.
+
+    Attributes:
+      command: of its only bash block; None if nothing may run.
+      error: why not: `no_action`, `several_actions`, `unclosed_action`, `empty_action`.
+    """
+
+    command: str | None
+    error: str | None = None
+
+
+_EXPLANATIONS = {
+    "no_action": "Your reply holds no bash block, so nothing was run.",
+    "several_actions": "Your reply holds several bash blocks, so none of them was run. Join what "
+                       "belongs together with && or put one command in each reply.",
+    "unclosed_action": "The bash block of your reply is not closed, so nothing was run.",
+    "empty_action": "The bash block of your reply is empty, so nothing was run.",
+}
+_FORM = "Give your reasoning and then exactly one block:\n\n```bash\nyour command\n```"
+
+
+def parse(reply: str) -> Reply:
+    """The command of a reply (thinking already removed)."""
+    blocks, closed = _bash_blocks(reply)
+    if not closed:
+        return Reply(None, "unclosed_action")
+    if not blocks:
+        return Reply(None, "no_action")
+    if len(blocks) > 1:
+        return Reply(None, "several_actions")
+    if not blocks[0].strip():
+        return Reply(None, "empty_action")
+    return Reply(blocks[0])
+
+
+def _bash_blocks(reply: str) -> tuple[list[str], bool]:
+    """Contents of the bash blocks, and whether the last one is closed."""
+    blocks, opened = [], None
+    for match in _FENCE.finditer(reply):
+        fence, label = match[1], match[2].strip().lower()
+        if opened is None:
+            opened = (fence, label, match.end() + 1)
+        elif fence[0] == opened[0][0] and len(fence) >= len(opened[0]) and not label:
+            if opened[1] in _SHELLS:
+                blocks.append(reply[opened[2]:match.start()].rstrip("\n"))
+            opened = None
+    return blocks, opened is None or opened[1] not in _SHELLS
+
+
+def format_message(error: str, turns_left: int) -> str:
+    """The answer to a reply that ran nothing."""
+    return f"{_EXPLANATIONS[error]} {_FORM}\n\n{_turns(turns_left)}"
+
+
+def observation(result: sandbox.Result, turns_left: int, hint: str = "") -> str:
+    """The answer to a command."""
+    lines = [f"<returncode>{result.exit_code}</returncode>"]
+    if result.status != "done":
+        lines.append(f"<killed>{_KILLED[result.status]}</killed>")
+    lines.append(f"<output>\n{capped(result.output, result.dropped_bytes)}\n</output>")
+    return "\n".join([*lines, *([hint] if hint else []), _turns(turns_left)])
+
+
+_KILLED = {
+    "timeout": "The command ran too long and was killed.",
+    "memory": "The command used too much memory and was killed.",
+    "output": "The command printed without end and was killed.",
+}
+
+
+def capped(output: str, dropped: int = 0, limit: int = OBSERVATION_CHARACTERS) -> str:
+    """The output, or its head and tail with a note of what is missing between them.
+
+    Args:
+      output: what the sandbox kept; if it dropped something, then from the middle.
+      dropped: bytes that it dropped.
+      limit: characters of the result, the note included.
+    """
+    if len(output) <= limit and not dropped:
+        return output
+    note = "\n[... {} characters left out; print less, with head, tail, grep or sed -n ...]\n"
+    room = max(0, limit - len(note) - 12)
+    # Where bytes were dropped, the middle of what was kept is the place.
+    head = output[: min(room // 2, (len(output) + 1) // 2)]
+    tail = output[max(len(head), len(output) - (room - room // 2)):]
+    return head + note.format(len(output) - len(head) - len(tail) + dropped) + tail
+
+
+def _turns(left: int) -> str:
+    if left == 1:
+        return f"Turns left: 1. If you do not submit now (echo {SENTINEL}), the task has failed."
+    return f"Turns left: {left}"
+
+
+def submitted(command: str, result: sandbox.Result) -> tuple[bool, str]:
+    """Whether a command submits, and otherwise what to say to a model that seems to want to.
+
+    It does if the model wrote the sentinel and it was printed on a line of its own, first or last,
+    by a command that succeeded: alone, behind `&&`, quoted. A file that holds the sentinel submits
+    nothing.
+    """
+    if SENTINEL not in command:
+        return False, ""
+    lines = [line.strip() for line in result.output.strip().splitlines()]
+    printed = bool(lines) and SENTINEL in (lines[0], lines[-1])
+    if printed and result.exit_code == 0 and result.status == "done":
+        return True, ""
+    why = ("the command failed" if printed or result.exit_code else
+           "it was not printed on a line of its own")
+    return False, (f"Nothing was submitted: {why}. When your work is done, run exactly: "
+                   f"echo {SENTINEL}")
+
+
+_KINDS = (
+    ("submit", re.compile(SENTINEL)),
+    ("test", re.compile(r"\b(pytest|py\.test|unittest|tox|nox|doctest)\b|\btest[\w/]*\.py\b")),
+    ("edit", re.compile(r"\bsed\s+(-\S+\s+)*-i|\bsed\s+-\w*i|>>?\s*(?!/dev/null|&)\S|\btee\b|"
+                        r"\bgit (apply|checkout|restore|stash|revert|reset)\b|\bpatch\b|"
+                        r"\b(mv|rm|cp|touch|mkdir)\b|\bwrite_text\b|\.write\(|\bperl\s+-\w*i")),
+    ("read", re.compile(r"^\s*(cd\s+\S+\s*(&&|;)\s*)?(cat|sed|head|tail|less|more|nl|grep|rg|egrep|"
+                        r"find|ls|tree|wc|git\s+(log|show|diff|status|grep|blame)|awk)\b")),
+)
+
+
+def kind(command: str) -> str:
+    """`submit`, `test`, `edit`, `read` or `other`: what a command mainly does, by its words."""
+    without_stderr = re.sub(r"2>\s*(&1|/dev/null)", "", command)
+    return next((name for name, form in _KINDS if form.search(without_stderr)), "other")

@@ -1,0 +1,133 @@
+"""Where the files of repositories come from: the package index, a git URL, a clone."""
+
+import dataclasses
+import fcntl
+import pathlib
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+
+# A download or an installation that takes longer is stuck.
+_MINUTES = 20
+
+
+class SourceError(ValueError):
+    """Files that cannot be had; the message says from where and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Library:
+    """A repository, and what its tests need.
+
+    Attributes:
+      name: as rows call it.
+      url: `pypi:NAME==VERSION`, or a git URL or directory with `@COMMIT` behind it.
+      requirements: what pip installs for its tests, the library's own requirements included.
+      root: the folder that is on Python's path, relative to the repository.
+      licence: SPDX name.
+    """
+
+    name: str
+    url: str
+    requirements: tuple[str, ...] = ()
+    root: str = "."
+    licence: str = ""
+
+
+def library(row: Mapping) -> Library:
+    """From a JSON object with the fields of `Library`.
+
+    Raises:
+      SourceError: a field is unknown or missing.
+    """
+    try:
+        return Library(**{k: tuple(v) if k == "requirements" else v for k, v in row.items()})
+    except TypeError as error:
+        raise SourceError(f"{dict(row)!r:.200} describes no library: {error}") from error
+
+
+def fetch(library: Library, cache: pathlib.Path) -> pathlib.Path:
+    """The library's files, without any git history; made once, then read from the cache.
+
+    Raises:
+      SourceError: they cannot be had.
+    """
+    def make(place: pathlib.Path) -> None:
+        if library.url.startswith("pypi:"):
+            _from_index(library.url.removeprefix("pypi:"), place)
+        else:
+            _from_git(library.url, place)
+
+    return made_once(cache / "sources" / library.name, make)
+
+
+def made_once(place: pathlib.Path, make: Callable[[pathlib.Path], None]) -> pathlib.Path:
+    """A directory that is complete or not there, whoever else makes it at the same time."""
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with open(place.parent / f".{place.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if place.is_dir():
+            return place
+        # What a kill left behind has a name of its own and is in nobody's way; it goes now.
+        for old in place.parent.glob(f".{place.name}.making-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        making = pathlib.Path(tempfile.mkdtemp(
+            dir=place.parent, prefix=f".{place.name}.making-")) / place.name
+        try:
+            making.mkdir()
+            make(making)
+            making.rename(place)
+        finally:
+            shutil.rmtree(making.parent, ignore_errors=True)
+    return place
+
+
+def call(argv: list[str], what: str, **options) -> str:
+    """Runs a program of the host; its output.
+
+    Raises:
+      SourceError: it failed; with the end of what it printed.
+    """
+    try:
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=60 * _MINUTES, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise SourceError(f"{what}: {error}") from error
+    if done.returncode:
+        raise SourceError(f"{what} failed: {done.stdout[-800:].strip()}")
+    return done.stdout
+
+
+def _from_index(requirement: str, place: pathlib.Path) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        call([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:",
+              "--disable-pip-version-check", "-d", folder, requirement],
+             f"downloading the sources of {requirement}")
+        (archive,) = pathlib.Path(folder).iterdir()
+        unpacked = pathlib.Path(folder) / "unpacked"
+        if archive.suffix == ".zip":
+            shutil.unpack_archive(archive, unpacked)
+        else:
+            with tarfile.open(archive) as tar:
+                tar.extractall(unpacked, filter="data")
+        (top,) = unpacked.iterdir()
+        for item in top.iterdir():
+            shutil.move(item, place / item.name)
+
+
+def _from_git(url: str, place: pathlib.Path) -> None:
+    where, _, commit = url.rpartition("@")
+    if not where:
+        raise SourceError(f"{url!r} names no commit; write it as URL@COMMIT")
+    with tempfile.TemporaryDirectory() as folder:
+        call(["git", "clone", "--quiet", "--no-checkout", where, f"{folder}/clone"],
+             f"cloning {where}")
+        call(["git", "-C", f"{folder}/clone", "archive", "-o", f"{folder}/files.tar", commit],
+             f"reading commit {commit} of {where}")
+        with tarfile.open(f"{folder}/files.tar") as tar:
+            tar.extractall(place, filter="data")

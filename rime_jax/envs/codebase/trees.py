@@ -1,0 +1,157 @@
+"""The prepared tree and environment of each task: made once, shared read-only by all episodes."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+
+from rime_jax.envs.codebase import grading, sandbox, sources, submission
+from rime_jax.envs.codebase.tasks import CodeTask
+
+ENVIRONMENT = "/opt/env"
+
+
+class TreeStore:
+    """Tasks by name, and what their workspaces start from; for several threads at once."""
+
+    def __init__(
+        self, cache: pathlib.Path, tasks: Iterable[CodeTask],
+        libraries: Mapping[str, sources.Library],
+    ):
+        """Args:
+          cache: a directory of the user; filled on demand, may be deleted at any time.
+          tasks: all that `task` finds.
+          libraries: `CodeTask.source` → where its files come from.
+        """
+        self._cache = cache.absolute()
+        self._tasks = {task.instance_id: task for task in tasks}
+        self._libraries = dict(libraries)
+        self._lock = threading.Lock()
+        self._prepared: dict[str, sandbox.Base] = {}
+
+    def task(self, instance_id: str) -> CodeTask:
+        return self._tasks[instance_id]
+
+    def prepare(self, task: CodeTask) -> sandbox.Base:
+        """The base of a task's workspaces: its tree at `sandbox.WORKDIR` with one commit, and an
+        environment with its tests' requirements.
+
+        Raises:
+          SourceError: files cannot be had, or the task's patch does not fit them.
+        """
+        with self._lock:
+            if task.instance_id in self._prepared:
+                return self._prepared[task.instance_id]
+        base = self.base(task.source, task.setup_patch)
+        with self._lock:
+            self._prepared[task.instance_id] = base
+        return base
+
+    def base(self, source: str, patch: str = "") -> sandbox.Base:
+        """The same for any patch on a library's files."""
+        library = self._libraries.get(source)
+        if library is None:
+            raise sources.SourceError(
+                f"no library is called {source!r}, so its files cannot be fetched; add it to the "
+                f"list of libraries (known: {sorted(self._libraries)[:8]})")
+        files = sources.fetch(library, self._cache)
+        name = f"{library.name}-{hashlib.sha256(patch.encode()).hexdigest()[:16]}"
+        tree = sources.made_once(
+            self._cache / "trees" / name, lambda place: _make_tree(files, patch, place, name))
+        environment = sources.made_once(
+            self._cache / "environments" / library.name,
+            lambda place: make_environment(library, place))
+        mounts = [sandbox.Mount(environment, ENVIRONMENT), sandbox.Mount(tree, submission.PRISTINE),
+                  grading.mount()]
+        python = pathlib.Path(sys.base_prefix)
+        if not python.is_relative_to("/usr"):
+            mounts.append(sandbox.Mount(python, str(python)))
+        return sandbox.Base(
+            tree, tuple(mounts), {"PATH": f"{ENVIRONMENT}/bin:/usr/local/bin:/usr/bin:/bin",
+                                  "VIRTUAL_ENV": ENVIRONMENT})
+
+
+def _make_tree(files: pathlib.Path, patch: str, place: pathlib.Path, name: str) -> None:
+    """A copy with the patch applied, and a git of a single commit that tells nothing of before."""
+    shutil.copytree(files, place, symlinks=True, dirs_exist_ok=True,
+                    ignore=shutil.ignore_patterns(".git", "__pycache__", "*.pyc"))
+    for path in [place, *place.rglob("*")]:
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o644))
+    git = ["git", "-C", str(place), "-c", "user.name=rime_jax", "-c", "user.email=rime_jax@invalid",
+           "-c", "commit.gpgSign=false", "-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0"]
+    quiet = {"env": {"PATH": os.environ["PATH"], "HOME": "/nonexistent",
+                     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
+                     "GIT_AUTHOR_DATE": "2020-01-01T00:00:00Z",
+                     "GIT_COMMITTER_DATE": "2020-01-01T00:00:00Z"}}
+    sources.call([*git, "init", "--quiet", "--initial-branch=main"], f"making {name}", **quiet)
+    if patch:
+        # Outside of the tree, so that it cannot be committed.
+        file = place.parent / "setup.patch"
+        file.write_text(patch)
+        sources.call([*git, "apply", "--whitespace=nowarn", str(file)],
+                     f"applying the patch of {name} to its sources", **quiet)
+        file.unlink()
+    # Ignored files of an archive (built documentation, versions) belong to its tree as well.
+    sources.call([*git, "add", "--all", "--force"], f"making {name}", **quiet)
+    sources.call([*git, "commit", "--quiet", "--allow-empty", "-m", "Initial commit"],
+                 f"making {name}", **quiet)
+    shutil.rmtree(place / ".git" / "logs", ignore_errors=True)
+    shutil.rmtree(place / ".git" / "hooks", ignore_errors=True)
+    if os.geteuid() == 0:
+        for path in [place, *place.rglob("*")]:
+            os.chown(path, sandbox.USER, sandbox.USER, follow_symlinks=False)
+
+
+def make_environment(library: sources.Library, place: pathlib.Path) -> None:
+    """A virtual environment for `ENVIRONMENT`, in which the library comes from the workspace.
+
+    The library is installed for its requirements and metadata; its own modules are then deleted,
+    and Python's path leads to `sandbox.WORKDIR` instead.
+
+    Raises:
+      SourceError: an installation failed.
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    base = pathlib.Path(sys.base_prefix) / "bin" / f"python{version}"
+    what = f"making the environment of {library.name}"
+    sources.call([str(base), "-m", "venv", str(place)], what)
+    python = str(place / "bin" / "python")
+    wanted = ["pytest>=8,<10", *library.requirements]
+    own = library.url.removeprefix("pypi:") if library.url.startswith("pypi:") else None
+    if own:
+        wanted.append(own)
+    sources.call([python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet",
+                  *wanted], what)
+    (site,) = (place / "lib").glob("python*/site-packages")
+    if own:
+        _remove_modules(site, own.split("=")[0])
+    path = sandbox.WORKDIR if library.root == "." else f"{sandbox.WORKDIR}/{library.root}"
+    (site / "workspace.pth").write_text(f"{path}\n")
+    sources.call([python, "-m", "pip", "uninstall", "--disable-pip-version-check", "--quiet",
+                  "--yes", "pip"], what)
+    for script in (place / "bin").iterdir():
+        if script.is_file() and not script.is_symlink():
+            text = script.read_bytes()
+            script.write_bytes(text.replace(str(place).encode(), ENVIRONMENT.encode()))
+    (place / "libraries.json").write_text(json.dumps(library.__dict__, indent=2) + "\n")
+
+
+def _remove_modules(site: pathlib.Path, name: str) -> None:
+    """Deletes what RECORD lists of a distribution, but for its metadata."""
+    folded = name.replace("-", "_").lower()
+    for record in site.glob("*.dist-info/RECORD"):
+        if record.parent.name.split("-")[0].replace("-", "_").replace(".", "_").lower() != folded:
+            continue
+        for line in record.read_text().splitlines():
+            file = (site / line.rsplit(",", 2)[0].strip('"')).resolve()
+            if file.is_relative_to(site) and record.parent not in file.parents:
+                file.unlink(missing_ok=True)
+        # Empty folders would be namespace packages in front of the workspace's.
+        for folder in sorted((p for p in site.rglob("*") if p.is_dir()), reverse=True):
+            if not any(p for p in folder.iterdir() if p.name != "__pycache__"):
+                shutil.rmtree(folder)
