@@ -1,6 +1,7 @@
 """A task: a repository with something broken in it, and the tests that tell."""
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,3 +105,14 @@ def _tests(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
         raise RowError(f"{row.get('instance_id', 'a row')}: {name} must be a list of test ids, not "
                        f"{value!r:.80}")
     return tuple(value)
+
+
+def changed_functions(patch: str) -> frozenset[tuple[str, str]]:
+    """(file, function or class) pairs that a git patch changes, as its hunk headers name them."""
+    found, path = set(), ""
+    for line in patch.splitlines():
+        if line.startswith("+++ b/"):
+            path = line[6:]
+        elif match := re.match(r"@@ [^@]*@@ \s*(?:async )?(?:def|class) (\w+)", line):
+            found.add((path, match[1]))
+    return frozenset(found)
