@@ -24,6 +24,7 @@ setuptools.setup(
     package_data={"rime_jax": ["assets/**/*"]},
     install_requires=[
         "flax>=0.12.8",
+        "httpx2>=2.16",
         "jax>=0.10.2",
         # transformers renders chat templates with it but does not require it.
         "jinja2>=3.1",
@@ -39,6 +40,8 @@ setuptools.setup(
     extras_require={
         # libtpu compiles for TPUs on any Linux machine; this pins the one that fits jax.
         "aot": ["jax[tpu]>=0.10.2"],
+        # Makes task sets (rime_jax.envs.codebase.build); the shipped set needs nothing.
+        "build": ["libcst>=1.8"],
         "gpu": ["jax[cuda13]>=0.10.2"],
         # transformers as the reference, also for models in GGUF. On Linux take torch's CPU wheel
         # where you can; the default one brings 3 GB of CUDA.

@@ -52,12 +52,19 @@ OPTIONS: dict[str, Any] = {
             "a model directory in Hugging Face layout (config.json, *.safetensors, tokenizer), or "
             "the name of one shipped in rime_jax/assets. It is the initial policy, also of the KL",
         ),
+        "branch_from": Option(
+            "",
+            "RUN/checkpoints/STEP of another run whose parameters this one starts from, a set for "
+            "each role; the optimiser starts anew. The KL stays that to model.path. Keep the "
+            "checkpoint (track.checkpoint_keep of that run)",
+        ),
         "dtype": Option("float32", "of activations", choices=("float32", "bfloat16")),
         "remat": Option(
             "none",
-            "what the backward pass computes again: none (fastest) | layer (keeps the input of each"
-            " layer)",
-            choices=("none", "layer"),
+            "what is kept for the backward pass, the rest is computed again: none (no remat, all is"
+            " kept) | layer (the input of each layer: least memory) | attention (and the output of "
+            "splash attention) | matmuls (and the products with matrices)",
+            choices=("none", "layer", "attention", "matmuls"),
         ),
         "attention": Option(
             "auto",
@@ -81,7 +88,9 @@ OPTIONS: dict[str, Any] = {
                                      "frozen", low=1),
     },
     "env": {
-        "domain": Option("alchemy", "which environment", choices=("alchemy",)),
+        "domain": Option("alchemy", "which environment: alchemy (a game) | codebase (repairs of "
+                                    "repositories; needs Linux with bubblewrap)",
+                         choices=("alchemy", "codebase")),
         "form": Option("compact", "text form: compact (a few dozen words, for the small policy) | "
                                   "full (for LLMs)", choices=("compact", "full")),
         "trials": Option(6, "T, tasks of a stream; RIME's Alchemy: 10", low=1, high=100),
@@ -106,11 +115,22 @@ OPTIONS: dict[str, Any] = {
                         choices=(12, 10, 9, 8, 7)),
         "pass_streams": Option(950, "streams of one pass of the curriculum (by tier, in the order "
                                     "of env.edges)", low=1),
-        "heldout_fraction": Option(1 / 6, "share of the chemistries of each tier that only "
+        "heldout_fraction": Option(1 / 6, "share of the chemistries of each tier (codebase: "
+                                          "of the repositories, at least two) that only "
                                           "evaluation sees; the shipped warm start has seen all "
                                           "but the default's", low=0.001, high=0.9),
         "episodes_file": Option("", "JSONL of recorded episodes to use instead of generated ones"),
         "split_file": Option("", "JSON with the `order` (train) and `eval` episodes of that file"),
+        "tasks_file": Option("", "codebase: JSONL of tasks (schema of SWE-smith); empty: the "
+                                 "shipped set"),
+        "libraries_file": Option("", "codebase: JSON list of where the files of those tasks are"),
+        "segments": Option("6+6", "codebase: tasks of each segment of a stream, each of another "
+                                  "repository; their sum is env.trials"),
+        "order": Option("curriculum", "codebase: tasks of a segment from easy to hard (curriculum) "
+                                      "| in random order (shuffled)",
+                        choices=("curriculum", "shuffled")),
+        "cache_dir": Option("", "codebase: directory of sources, trees and environments; empty: "
+                                "rime_jax/codebase in the user's cache"),
     },
     "rollout": {
         "streams_per_step": Option(4, "streams (groups) of one iteration; RIME: 8", low=1),
@@ -143,9 +163,18 @@ OPTIONS: dict[str, Any] = {
                              "(env_crash, env_timeout, sampler_error)", low=0, high=10),
     },
     "judge": {
-        "kind": Option("lexical", "lexical (embedded, deterministic) | none", choices=("lexical",
-                                                                                      "none")),
-        "timeout_s": Option(60.0, "seconds one verdict may take", low=0.001),
+        "kind": Option("lexical", "lexical (embedded, deterministic) | server (a language model, "
+                                  "see docs/judge.md) | none",
+                       choices=("lexical", "server", "none")),
+        "timeout_s": Option(60.0, "seconds one verdict may take; server: one request", low=0.001),
+        "urls": Option(("http://127.0.0.1:8100/v1",), "server: bases of the servers, which share "
+                                                      "the work", low=1),
+        "model": Option("", "server: the model's name there; verdicts are cached under it"),
+        "concurrency": Option(32, "server: questions under way at a time, for each process", low=1),
+        "retries": Option(2, "server: times a question is asked again before it has no verdict",
+                          low=0, high=10),
+        "cache_dir": Option("", "server: directory of cached verdicts, which runs may share; "
+                                "empty: judge_cache in the run directory"),
     },
     "reward": {
         "writer": Option("improvement", "what pays the writer: improvement (w_t of the method) | "
@@ -184,6 +213,12 @@ OPTIONS: dict[str, Any] = {
         "kl_coef": Option(0.0, "weight of the KL to the initial policy; RIME: 0.01", low=0.0),
         "kl_estimator": Option("k3", "k1 | k2 | k3; the gradient of k1 is not that of the KL",
                                choices=("k1", "k2", "k3")),
+        "reference_memory": Option("device", "where the initial policy lies between uses: device | "
+                                             "host (pinned memory; sent once per iteration)",
+                                   choices=("device", "host")),
+        "reference_pass": Option("separate", "its log-probabilities: separate (a program of their "
+                                             "own, before the updates) | update (inside of it)",
+                                 choices=("separate", "update")),
         "old_logprobs": Option(
             "sampler",
             "denominator of the ratio: sampler (its own log-probabilities) | learner (computed "
@@ -203,11 +238,35 @@ OPTIONS: dict[str, Any] = {
                                  "rest", low=-1),
     },
     "sampler": {
-        "slots": Option(64, "sessions that are decoded together; a multiple of the local devices",
+        "slots": Option(64, "sessions of one process that are decoded together; a multiple of its "
+                            "devices",
                         low=1),
+        "tensor": Option(1, "local devices that share one copy of the parameters, for models that "
+                            "do not fit one", low=1),
         "decode_block": Option(24, "tokens per dispatch", low=1),
         "prefill_chunks": Option((8, 32), "numbers of prompt tokens per dispatch (one compiled "
                                           "program each), ascending", low=1),
+        "shared_prefix": Option(128, "fewest prompt tokens that are copied from a session that "
+                                     "begins alike instead of being computed again", low=1),
+        "kind": Option("native", "who generates: native (the local devices; the options above are "
+                                 "its own) | vllm (servers, see docs/vllm.md) | openai (a chat "
+                                 "service, for evaluation only)",
+                       choices=("native", "vllm", "openai")),
+        "urls": Option(("http://127.0.0.1:8000",), "vllm: the servers; with two parameter sets each "
+                                                   "as SET=URL. openai: one base, such as "
+                                                   "http://127.0.0.1:8000/v1", low=1),
+        "request_s": Option(600.0, "seconds for one answer of a server; a generation waits as long "
+                                   "for a server while none is there", low=0.1),
+        "exchange_dir": Option("", "vllm: directory for new weights, under the same path for this "
+                                   "program and all servers; empty: a temporary one, for servers on"
+                                   " this machine"),
+        "gap_limit": Option(0.1, "vllm: largest mean distance between a server's and the learner's "
+                                 "log-probabilities of a probe prompt; rounding explains about 1e-6"
+                                 " in float32 and some 0.05 in bfloat16", low=0.0),
+        "openai_model": Option("", "openai: the model's name at the service"),
+        "openai_requests": Option(16, "openai: requests at a time", low=1),
+        "openai_tokens": Option(1_000_000, "openai: tokens, of prompts and replies, after which an "
+                                           "evaluation stops", low=1),
     },
     "eval": {
         "every": Option(20, "iterations between evaluations during training (and one before the "
@@ -436,6 +495,12 @@ def _check_together(c: ml_collections.ConfigDict) -> None:
              "first a '.'")
     need(c.judge.kind != "none" or c.reward.exploration == 0,
          "judge.kind = 'none' gives no exploration scores; set reward.exploration = 0 as well")
+    need(c.judge.kind != "server" or c.judge.model,
+         "judge.kind = 'server' needs judge.model: the model's name at the server")
+    for url in c.judge.urls:
+        need(re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url) is not None,
+             f"judge.urls holds {url!r}; write the base of the chat protocol, such as "
+             "http://127.0.0.1:8100/v1")
     sets = {c.roles.act, c.roles.write}
     for name in c.roles.train:
         need(name in sets, f"roles.train holds {name!r}, but no role uses that set; the sets are "
@@ -449,6 +514,8 @@ def _check_together(c: ml_collections.ConfigDict) -> None:
     need(tuple(sorted(set(c.sampler.prefill_chunks))) == tuple(c.sampler.prefill_chunks)
          and c.sampler.prefill_chunks[0] >= 1,
          "sampler.prefill_chunks must be positive and ascending")
+    need(c.sampler.kind != "openai" or c.sampler.openai_model,
+         "sampler.kind = 'openai' needs sampler.openai_model: the model's name at the service")
     need([c.learner.mesh_data, c.learner.mesh_fsdp, c.learner.mesh_tensor].count(-1) <= 1,
          "at most one of learner.mesh_data, mesh_fsdp, mesh_tensor may be -1")
     for name in ("mesh_data", "mesh_fsdp", "mesh_tensor"):

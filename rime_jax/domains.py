@@ -13,11 +13,16 @@ from rime_jax.envs.alchemy import env as alchemy_env
 from rime_jax.envs.alchemy import game, text_compact, text_full
 from rime_jax.envs.alchemy import scripts as alchemy_scripts
 from rime_jax.envs.alchemy import streams as alchemy_streams
+from rime_jax.judge.rubric import DomainWords
 from rime_jax.rollout.domain import Domain, Split
 
 
 def make(config: ml_collections.ConfigDict) -> Domain:
-    """The domain that `config.env` describes."""
+    """The domain that `config.env` describes.
+
+    Raises:
+      ConfigError: the options do not go together, or the domain is not there yet.
+    """
     return _MAKERS[config.env.domain](config)
 
 
@@ -37,6 +42,7 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
         prompts=wording,
         memory_format=memory_format,
         make_stream=lambda split: alchemy_stream_maker(config.env, split),
+        judge_words=_ALCHEMY_WORDS,
         words=" ".join(text_compact.WORDS) if compact else "",
         memory_truth=alchemy_scripts.compact_truth if compact else None,
         true_memory=alchemy_scripts.compact_true_memory if compact else None,
@@ -45,6 +51,14 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
             for name, player in alchemy_scripts.FLOORS.items()
         },
     )
+
+
+def _codebase(config: ml_collections.ConfigDict) -> Domain:
+    # Not imported for other domains: it needs Linux.
+    from rime_jax import domain_codebase
+
+    with _config_errors():
+        return domain_codebase.make(config)
 
 
 def alchemy_rules(env: ml_collections.ConfigDict) -> game.Rules:
@@ -94,11 +108,21 @@ def _config_errors() -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError, TypeError, LookupError, AttributeError, ArithmeticError,
-            RecursionError) as error:
+            RecursionError, RuntimeError) as error:
         raise config_lib.ConfigError(f"options env.*: {error}") from error
 
+
+_ALCHEMY_WORDS = DomainWords(
+    task="plays trials of an alchemy game: potions may change stones, and a stone put into the "
+         "cauldron earns its reward",
+    fact="what a potion does to a stone, or which stone is worth most",
+    lead="a potion whose effect is still to be tested",
+)
 
 # Part of the definition of the held-out set: the shipped warm start was trained on its complement.
 _SPLIT_SEED = 0
 
-_MAKERS: dict[str, Callable[[ml_collections.ConfigDict], Domain]] = {"alchemy": _alchemy}
+_MAKERS: dict[str, Callable[[ml_collections.ConfigDict], Domain]] = {
+    "alchemy": _alchemy,
+    "codebase": _codebase,
+}

@@ -16,6 +16,7 @@ import asyncio
 import dataclasses
 import json
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,7 +24,7 @@ import ml_collections
 import numpy as np
 
 from rime_jax import config as config_lib
-from rime_jax import experiment, parts, streams
+from rime_jax import distributed, experiment, parts, streams
 from rime_jax.rollout.collect import collect
 from rime_jax.rollout.trajectory import Rollout
 from rime_jax.tracking import metrics, run_dir
@@ -57,12 +58,38 @@ class Played:
 
 
 async def play(
-    built: parts.Parts, params: Mapping[str, Any], version: int, rollouts: int
+    built: parts.Parts, params: Mapping[str, Any], version: int, rollouts: int,
+    stop: distributed.Stop | None = None,
 ) -> Played:
-    """Plays the held-out streams with the given parameter sets."""
-    config = built.config
-    held_out = held_out_streams(built)
+    """Plays the held-out streams with the given parameter sets, each process its share of them.
+
+    Args:
+      rollouts: of each stream.
+      stop: of the processes, all of which get the whole result; None: this one is alone.
+
+    Raises:
+      Stopped: it was told to stop.
+    """
+    stop = stop or distributed.Stop(distributed.ALONE)
     await built.sampler.publish(params, version)
+    shares = stop.processes.gather(
+        await stop.run(_play_own(built, rollouts, stop.processes.own(built.config.eval.streams))))
+
+    def whole(name: str) -> np.ndarray:
+        array = getattr(shares[0], name)
+        for i, share in enumerate(shares):
+            array[i :: len(shares)] = getattr(share, name)[i :: len(shares)]
+        return array
+
+    return Played(whole("with_memory"), whole("stateless"), whole("true_memory"), whole("facts"),
+                  sum(share.lost for share in shares))
+
+
+async def _play_own(built: parts.Parts, rollouts: int, own: Sequence[int]) -> Played:
+    """The streams of one process; nan for the others."""
+    config = built.config
+    streams_of_all = held_out_streams(built)
+    shape = (len(streams_of_all), rollouts, config.env.trials)
     conditions = {
         "with_memory": None, "stateless": lambda task: "", "true_memory": built.domain.true_memory,
     }
@@ -72,11 +99,12 @@ async def play(
             arrays[name] = np.full_like(arrays["stateless"], np.nan)
             continue
         context = built.context(config.eval.temperature, given_memory=given)
-        played = await collect(context, held_out, rollouts, (config.eval.seed, label))
-        arrays[name] = _performance(played, rollouts, config.env.trials)
+        played = await collect(
+            context, [streams_of_all[i] for i in own], rollouts, (config.eval.seed, label), own)
+        arrays[name] = _performance(played, shape)
         lost += sum(r.failure is not None for r in played)
         if name == "with_memory":
-            facts = _facts(built, played, rollouts)
+            facts = _facts(built, played, shape[:2])
     return Played(**arrays, facts=facts, lost=lost)
 
 
@@ -234,8 +262,8 @@ def save(found: Mapping[str, Any], directory: pathlib.Path, name: str) -> None:
     metrics.write_atomically(directory / f"{name}.md", table(found).encode())
 
 
-def _performance(played: Sequence[Rollout], rollouts: int, positions: int) -> np.ndarray:
-    array = np.full((len(played) // rollouts, rollouts, positions), np.nan)
+def _performance(played: Sequence[Rollout], shape: tuple[int, int, int]) -> np.ndarray:
+    array = np.full(shape, np.nan)
     for rollout in played:
         for t, record in enumerate(rollout.tasks):
             if record.performance is not None:
@@ -243,8 +271,8 @@ def _performance(played: Sequence[Rollout], rollouts: int, positions: int) -> np
     return array
 
 
-def _facts(built: parts.Parts, played: Sequence[Rollout], rollouts: int) -> np.ndarray:
-    array = np.full((len(played) // rollouts, rollouts), np.nan)
+def _facts(built: parts.Parts, played: Sequence[Rollout], shape: tuple[int, int]) -> np.ndarray:
+    array = np.full(shape, np.nan)
     if built.domain.memory_truth is not None:
         for rollout in played:
             if rollout.tasks:
@@ -290,6 +318,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", type=pathlib.Path, help="a run directory")
     parser.add_argument("--out", type=pathlib.Path, help="file to write, without its ending")
     experiment.add_arguments(parser, required=False)
+    distributed.add_arguments(parser)
     arguments = parser.parse_args(argv)
     with experiment.clean_errors():
         if (arguments.run is None) == (arguments.config is None):
@@ -300,9 +329,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         config = experiment.read(
             arguments.config or str(arguments.run / "config.json"), arguments.set
         )
-        found = asyncio.run(_evaluate(config, arguments.run))
+        with distributed.session(arguments) as processes:
+            found = asyncio.run(_evaluate(config, arguments.run, processes))
+    if not processes.first:
+        return
     directory = arguments.run or run_dir.path_of(config, arguments.config)
-    policy = list(found["policies"])[-1].replace(" ", "_")
+    policy = re.sub(r"[^\w.-]", "_", list(found["policies"])[-1])
     out = arguments.out or directory / "eval" / policy
     save(found, out.parent, out.name)
     print(table(found))
@@ -310,18 +342,30 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 async def _evaluate(
-    config: ml_collections.ConfigDict, run: pathlib.Path | None
+    config: ml_collections.ConfigDict, run: pathlib.Path | None,
+    processes: distributed.Processes,
 ) -> dict[str, Any]:
-    built = parts.build(config)
-    rollouts = config.eval.rollouts
-    print(announcement(config, 1 if run is None else 2), flush=True)
-    policies = {"initial": await play(built, built.initial_sets(), 0, rollouts)}
+    distributed.check_same(processes, config)
+    built, stop = parts.build(config, processes), distributed.Stop(processes)
+    rollouts, service = config.eval.rollouts, config.sampler.kind == "openai"
+    if service and run is not None:
+        raise config_lib.ConfigError("sampler.kind = 'openai' plays a service's model and not that "
+                                     "of a run; give --config instead of --run")
+    if processes.first:
+        print(announcement(config, 1 if run is None else 2), flush=True)
+    if service:
+        policies = {config.sampler.openai_model: await play(built, {}, 0, rollouts, stop)}
+    else:
+        policies = {"initial": await play(built, built.initial_sets(), 0, rollouts, stop)}
     if run is not None:
         from rime_jax import train
 
         step, params = train.restore_params(built, run)
-        policies[f"step {step}"] = await play(built, params, step, rollouts)
-    return results(policies, floors(built), config)
+        policies[f"step {step}"] = await play(built, params, step, rollouts, stop)
+    found = results(policies, floors(built), config)
+    if service:
+        found["spent"] = built.sampler.metrics()
+    return found
 
 
 if __name__ == "__main__":

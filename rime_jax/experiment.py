@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser, required: bool = True) -> Non
     )
     parser.add_argument(
         "--set", action="extend", nargs="+", default=[], metavar="OPTION=VALUE",
-        help="changes options, e.g. --set learner.lr=1e-4 steps=50; may be repeated",
+        help="changes options, e.g. --set learner.lr=1e-4 steps=50; @FILE reads them from a file, "
+             "one a line (launch/presets); may be repeated, the last one counts",
     )
 
 
@@ -31,14 +32,15 @@ def read(path: str, assignments: Sequence[str] = ()) -> ml_collections.ConfigDic
 
     Args:
       path: a Python file with `get_config()`, or a JSON file that `config.dump` wrote.
-      assignments: `OPTION=VALUE` strings.
+      assignments: `OPTION=VALUE` strings, and `@FILE` for those of a file, one a line; lines that
+        begin with `#` and empty ones say nothing.
 
     Raises:
       ConfigError: the file cannot be used, or an option is wrong.
     """
     config = config_lib.load(path) if path.endswith(".json") else _run(pathlib.Path(path))
     pairs = {}
-    for assignment in assignments:
+    for assignment in _spelled_out(assignments):
         name, equals, value = assignment.partition("=")
         if not equals:
             raise config_lib.ConfigError(f"--set {assignment}: write OPTION=VALUE")
@@ -46,6 +48,18 @@ def read(path: str, assignments: Sequence[str] = ()) -> ml_collections.ConfigDic
     config_lib.override(config, pairs)
     config_lib.validate(config)
     return config
+
+
+def _spelled_out(assignments: Sequence[str]) -> Iterator[str]:
+    for assignment in assignments:
+        if not assignment.startswith("@"):
+            yield assignment
+            continue
+        try:
+            lines = pathlib.Path(assignment[1:]).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise config_lib.ConfigError(f"--set {assignment}: cannot be read: {error}") from error
+        yield from (line for line in map(str.strip, lines) if line and line[0] != "#")
 
 
 @contextlib.contextmanager

@@ -5,20 +5,18 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import ml_collections
 import numpy as np
 
 from rime_jax import config as config_lib
-from rime_jax import domains, streams
+from rime_jax import distributed, domains, judges, samplers, streams
 from rime_jax.judge import base as judge_base
-from rime_jax.judge import lexical
 from rime_jax.policy import base as policy_base
 from rime_jax.policy import chat as chat_lib
 from rime_jax.policy import weights
 from rime_jax.rollout import loop
 from rime_jax.rollout.domain import Domain
-from rime_jax.sampler import native
+from rime_jax.sampler import base as sampler_base
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +31,9 @@ class Parts:
     directory: pathlib.Path
     policy: policy_base.Policy
     tokenizer: Any
-    chat: chat_lib.ChatTokens
+    chat: samplers.Chat
     domain: Domain
-    sampler: native.NativeSampler
+    sampler: sampler_base.Sampler
     judge: judge_base.Judge | None
 
     def initial_params(self, shardings: Any = None) -> policy_base.Params:
@@ -54,47 +52,39 @@ class Parts:
         """What rollouts share; without a judge nothing is scored (evaluation)."""
         return loop.Context(
             sampler=self.sampler, judge=judge, domain=self.domain, chat=self.chat,
-            options=self.config.rollout, judge_timeout_s=self.config.judge.timeout_s,
+            options=self.config.rollout, judge_timeout_s=judges.verdict_limit_s(self.config),
             temperature=temperature, given_memory=given_memory,
         )
 
 
-def build(config: ml_collections.ConfigDict) -> Parts:
+def build(
+    config: ml_collections.ConfigDict, processes: distributed.Processes = distributed.ALONE,
+    run: pathlib.Path | None = None,
+) -> Parts:
     """Makes the parts; of the model's weights only the names and shapes are read and checked.
+
+    Args:
+      processes: of the run.
+      run: its directory, for what the judge keeps.
 
     Raises:
       ConfigError, ModelError, TemplateError: what does not fit, and the remedy.
     """
+    domain = domains.make(config)
     directory = weights.resolve(config.model.path)
     model = config.model
     policy = weights.make_policy(directory, model.dtype, model.remat, model.attention)
-    weights.check(directory, policy)
+    if config.sampler.kind != "openai":  # which needs the tokenizer alone
+        weights.check(directory, policy)
     tokenizer = weights.load_tokenizer(directory)
-    chat = chat_lib.ChatTokens(tokenizer, model.thinking, weights.ends_of_text(directory))
-    domain = domains.make(config)
+    chat = samplers.make_chat(config, directory, tokenizer)
     _check_sizes(config, policy, tokenizer)
-    _check_prompts(config, chat, domain)
-    sampler = _make_sampler(config, policy, chat)
-    judge = lexical.LexicalJudge(domain.memory_format) if config.judge.kind == "lexical" else None
+    messages = _first_messages(domain)
+    _check_prompts(config, chat, domain, messages)
+    sampler = samplers.make(
+        config, directory, policy, tokenizer, chat, chat.opening(messages), processes)
+    judge = judges.make(config, domain, run)
     return Parts(config, directory, policy, tokenizer, chat, domain, sampler, judge)
-
-
-def _make_sampler(
-    config: ml_collections.ConfigDict, policy: policy_base.Policy, chat: chat_lib.ChatTokens
-) -> native.NativeSampler:
-    try:
-        return native.NativeSampler(
-            policy,
-            {"act": config.roles.act, "write": config.roles.write},
-            chat.stop_ids,
-            slots=config.sampler.slots,
-            context_tokens=config.rollout.context_tokens,
-            decode_block=config.sampler.decode_block,
-            prefill_chunks=config.sampler.prefill_chunks,
-            devices=jax.local_devices(),
-        )
-    except ValueError as error:
-        raise config_lib.ConfigError(str(error)) from error
 
 
 def _check_sizes(
@@ -114,15 +104,20 @@ def _check_sizes(
         )
 
 
-def _check_prompts(
-    config: ml_collections.ConfigDict, chat: chat_lib.ChatTokens, domain: Domain
-) -> None:
-    """The tokenizer must know the words of a real prompt, and a reply must fit behind it."""
+def _first_messages(domain: Domain) -> list[chat_lib.Message]:
+    """A real prompt of the domain."""
     try:
         task = domain.make_stream("train")(0, np.random.default_rng(0)).tasks[0]
     except ValueError as error:
         raise config_lib.ConfigError(f"options env.*: {error}") from error
-    messages = domain.prompts.act("", domain.make_env().reset(task))
+    return domain.prompts.act("", domain.make_env().reset(task))
+
+
+def _check_prompts(
+    config: ml_collections.ConfigDict, chat: samplers.Chat, domain: Domain,
+    messages: list[chat_lib.Message],
+) -> None:
+    """The tokenizer must know the words of a real prompt, and a reply must fit behind it."""
     text = " ".join([domain.words, *(message["content"] for message in messages)])
     if chat.decode(chat.text(text)).split() != text.split():
         raise config_lib.ConfigError(

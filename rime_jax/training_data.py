@@ -1,18 +1,22 @@
 """From rollouts to the learner's arrays: the one place that knows both sides."""
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
 
 from rime_jax.learner import credit as credit_lib
 from rime_jax.rollout import metrics as rollout_metrics
-from rime_jax.rollout.trajectory import Rollout, Sample
+from rime_jax.rollout.trajectory import Rollout, Sample, TaskRecord
 
 
 def rewards_of(rollouts: Sequence[Rollout], siblings: int) -> credit_lib.Rewards:
-    """Arrays [S, G, T] of whole groups; positions that a failure took away are not `present`."""
-    groups = 1 + max(rollout.group for rollout in rollouts)
-    positions = max(len(rollout.stream.tasks) for rollout in rollouts)
+    """Arrays [S, G, T] of whole groups.
+
+    Positions that a failure took away, and groups that another process plays, are not `present`.
+    """
+    groups = 1 + max((rollout.group for rollout in rollouts), default=0)
+    positions = max((len(rollout.stream.tasks) for rollout in rollouts), default=1)
     shape = (groups, siblings, positions)
     reward, performance, exploration = (np.full(shape, np.nan) for _ in range(3))
     well_formed, present = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -35,6 +39,20 @@ def rewards_of(rollouts: Sequence[Rollout], siblings: int) -> credit_lib.Rewards
 def samples_of(rollouts: Sequence[Rollout]) -> list[Sample]:
     """All samples, ACT and WRITE."""
     return [s for r in rollouts for record in r.tasks for s in (record.act, record.write)]
+
+
+def light(rollouts: Sequence[Rollout], transcripts: bool) -> list[Rollout]:
+    """Rollouts with all that metrics and records are made of, for another process.
+
+    Of the samples that is the number of sampled tokens and their version: a thousandth of the size.
+    Transcripts, most of the rest, are left out unless they are asked for.
+    """
+    def record_of(record: TaskRecord) -> TaskRecord:
+        kept = record.transcript if transcripts else []
+        return dataclasses.replace(record, act=_counted(record.act), write=_counted(record.write),
+                                   transcript=kept)
+
+    return [dataclasses.replace(r, tasks=[record_of(t) for t in r.tasks]) for r in rollouts]
 
 
 def credit_metrics(
@@ -80,3 +98,9 @@ def credit_metrics(
 
 def _nanmean(x: np.ndarray) -> float:
     return float(np.nanmean(x)) if (~np.isnan(x)).any() else np.nan
+
+
+def _counted(sample: Sample) -> Sample:
+    sampled = sample.mask[sample.mask]
+    return dataclasses.replace(sample, ids=np.zeros(0, np.int32), mask=sampled,
+                               logprobs=np.zeros(0, np.float32))

@@ -44,8 +44,9 @@ class ScriptedSampler:
 
     version = 7
 
-    def __init__(self, script, context_tokens=512):
+    def __init__(self, script, context_tokens=512, chat=CHAT):
         self.context_tokens = context_tokens
+        self.chat = chat
         self.opened = []
         self._script = script
 
@@ -89,7 +90,8 @@ class ScriptedSession:
         if isinstance(reply, Exception):
             raise reply
         room = self._sampler.context_tokens - len(self.ids)
-        whole = [*CHAT.text(reply), CHAT.end_of_turn]
+        chat = self._sampler.chat
+        whole = [*chat.text(reply), chat.end_of_turn]
         ids = whole[: min(max_new_tokens, room)]
         finish = "stop" if ids == whole else "length" if len(ids) == max_new_tokens else "context"
         first = len(self.ids)

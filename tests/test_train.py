@@ -20,7 +20,7 @@ from tensorboard.backend.event_processing import event_accumulator
 from rime_jax import config as config_lib
 from rime_jax import experiment, parts, train
 from rime_jax.policy import qwen3, weights, words
-from rime_jax.tracking import checkpoint, metrics, run_dir
+from rime_jax.tracking import bad_batches, checkpoint, metrics, run_dir
 from tests import scripted
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -205,15 +205,15 @@ def test_sigterm_saves_and_the_run_continues_to_the_same_numbers(unbroken, model
 def test_a_signal_during_an_evaluation_loses_no_iteration(unbroken, model, tmp_path, monkeypatch):
     config = tiny(model, tmp_path / "evaluating", steps=4)
     directory = run_dir.RunDir(config.run_dir)
-    play = train.evaluate.play
+    play = train.evaluate._play_own
 
-    async def interrupted(built, params, version, rollouts):
-        if version == 3:
+    async def interrupted(built, rollouts, own):
+        if built.sampler.version == 3:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)
-        return await play(built, params, version, rollouts)
+        return await play(built, rollouts, own)
 
-    monkeypatch.setattr(train.evaluate, "play", interrupted)
+    monkeypatch.setattr(train.evaluate, "_play_own", interrupted)
     assert not train.train(config, directory)
     monkeypatch.undo()
     run(config)
@@ -276,6 +276,14 @@ def test_a_run_whose_updates_are_not_finite_stops_and_says_so(model, tmp_path):
         run(config)
     lines = metrics.read(tmp_path / "endless" / "metrics.jsonl")
     assert lines[-1]["learner/policy/not_finite"] == 1
+    # The batches of such updates are kept, each with its place.
+    kept = run_dir.RunDir(config.run_dir).bad_batches
+    last = bad_batches.steps(kept)[-1]
+    assert last == lines[-1]["step"]
+    file = np.load(sorted(kept.glob(f"step_{last:06d}/*"))[0])
+    assert (file["step"], file["set"], file["minibatch"], file["process"]) == (last, "policy", 0, 0)
+    assert file["weights"].any() and file["tokens"].shape == file["weights"].shape
+    assert len(file["tokens"]) == file["n_micro"]
 
 
 def test_a_run_is_not_continued_where_that_is_not_wanted(unbroken):

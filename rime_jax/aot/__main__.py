@@ -33,9 +33,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         load = programs.Load(
             arguments.sequence_tokens or config.rollout.context_tokens,
             arguments.generated_tokens or _generated(config))
-        found = programs.make(config, slice_, arguments.sampler_tensor, load)
+        found = programs.make(config, slice_, load)
     if arguments.only:
-        found = [p for p in found if p.name.split()[0].rstrip(",") in arguments.only.split(",")]
+        found = _chosen(found, arguments.only.split(","))
     rows = report.compile_all(found, slice_, lambda line: print(line, file=sys.stderr))
     if arguments.json:
         print(json.dumps(report.as_json(rows, slice_), indent=2))
@@ -43,6 +43,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(report.as_text(rows, slice_))
     if not all(row.fits for row in rows):
         sys.exit(1)
+
+
+def _chosen(found: list[programs.Program], names: list[str]) -> list[programs.Program]:
+    """Programs by the first words of their names."""
+    known = {p.name.split()[0].rstrip(","): p for p in found}
+    for name in names:
+        if name not in known:
+            sys.exit(f"error: --only {name}: the programs here are {', '.join(known)}")
+    return [known[name] for name in names]
 
 
 def _generated(config) -> int:
@@ -56,8 +65,6 @@ def _parser() -> argparse.ArgumentParser:
     experiment.add_arguments(parser)
     parser.add_argument("--topology", required=True,
                         help="<generation>:<chips along each axis>: v5e:4x4, v5p:4x4x4, v6e:8x8, …")
-    parser.add_argument("--sampler-tensor", type=int, default=1, metavar="N",
-                        help="local devices that share one copy of the sampler's weights")
     parser.add_argument("--sequence-tokens", type=int, metavar="N",
                         help="mean length of a conversation (default: rollout.context_tokens, an "
                              "upper bound)")

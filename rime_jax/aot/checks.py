@@ -1,6 +1,7 @@
 """What a compiled update must not do, read from its HLO."""
 
 import math
+from collections import Counter
 from typing import Any
 
 import jax
@@ -13,11 +14,10 @@ def whole_logits(module: hlo.Module, tokens: int, vocab: int) -> list[str]:
 
     Args:
       module: the program of one device.
-      tokens: of a micro-batch on one device; more than the features of the model.
+      tokens: of a micro-batch on one device.
       vocab: entries of the vocabulary on one device.
     """
-    return [i.name for i, a in module.arrays()
-            if vocab in a.dims and a.entries // vocab >= tokens]
+    return [i.name for i, a in module.arrays() if a.entries >= tokens * vocab]
 
 
 def whole_stacks(module: hlo.Module, shapes: Any) -> list[str]:
@@ -29,13 +29,9 @@ def whole_stacks(module: hlo.Module, shapes: Any) -> list[str]:
       module: the program of one device.
       shapes: a tree like the parameters; stacked ones are those below its first level.
     """
-    stacked = {_compact(x.shape) for x in jax.tree.leaves(
-        {name: tree for name, tree in shapes.items() if isinstance(tree, dict)})
-        if math.prod(x.shape) > 1 and len(_compact(x.shape)) > 2}
-    return [i.name for i, a in module.arrays()
-            if i.op.startswith("all-gather") and _compact(a.dims) in stacked]
-
-
-def _compact(dims: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes without ones, in ascending order: layouts permute and pad axes."""
-    return tuple(sorted(d for d in dims if d > 1))
+    stacked = {x.shape for x in jax.tree.leaves(
+        {name: tree for name, tree in shapes.items() if isinstance(tree, dict)}) if x.ndim > 2}
+    # Layouts permute axes, and scans divide the one of the layers.
+    return [i.name for i, a in module.arrays() if i.op.startswith("all-gather")
+            and any(Counter(shape[1:]) <= Counter(a.dims) and a.entries >= math.prod(shape)
+                    for shape in stacked)]

@@ -76,23 +76,24 @@ def model_update(work: Work) -> Work:
     return work.times(3, 3, 3, 3)
 
 
-def executed_update(work: Work, remat: str, head_chunked: bool, fused: bool) -> Work:
+def executed_update(work: Work, remat: str, head_in_blocks: bool, fused: bool) -> Work:
     """Forward and backward as the learner's program computes them.
 
     Args:
       work: forward.
-      remat: `none` or `layer`, the forward of a layer once more.
-      head_chunked: the logits are computed again too.
+      remat: one of `policy.layers.REMATS`, which says what is not computed once more.
+      head_in_blocks: the logits are computed again too.
       fused: the attention kernel computes its weights again in the backward pass, five products
         for the forward's two.
     """
-    again = 1 if remat == "layer" else 0
+    again = remat != "none"
+    kept = fused and remat != "layer"
     return executed_forward(work.times(
-        3 + again,
-        (3.5 if fused else 3) + again,
+        3 + (again and remat != "matmuls"),
+        (3.5 if fused else 3) + (again and not kept),
         # Each chunk is computed again beside the layer.
         4 + again,
-        4 if head_chunked else 3,
+        4 if head_in_blocks else 3,
     ))
 
 

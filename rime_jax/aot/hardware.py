@@ -1,4 +1,4 @@
-"""What a chip of each TPU generation can do, and the slices that libtpu knows by name."""
+"""What a chip of each TPU generation can do, the slices that libtpu knows, and peaks of GPUs."""
 
 import dataclasses
 from typing import Any
@@ -51,6 +51,34 @@ CHIPS = {
     "tpu7x": Chip(192, 2307e12, 7380e9, 600e9, 2, (2, 2, 1), {},
                   "https://docs.cloud.google.com/tpu/docs/tpu7x"),
 }
+
+
+# Name of a jax device (`device_kind`) → the generation; tpu7x's device is half a chip.
+_KINDS = {
+    "TPU v4": "v4", "TPU v5 lite": "v5e", "TPU v5e": "v5e", "TPU v5": "v5p", "TPU v5p": "v5p",
+    "TPU v6 lite": "v6e", "TPU v6e": "v6e", "TPU7x": "tpu7x",
+}
+
+# Beginning of a GPU's name → dense bfloat16 FLOP/s of its tensor cores, by NVIDIA's data sheets
+# (nvidia.com/en-us/data-center/{a100,h100,h200}), which count with sparsity, twice that, from H100
+# on. The first that fits counts.
+_GPU_PEAKS = {
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H100 NVL": 835e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200 NVL": 835e12,
+    "NVIDIA H200": 989e12,
+    "NVIDIA GH200": 989e12,
+}
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Dense bfloat16 FLOP/s of a jax device; None where it is not known."""
+    if device_kind in _KINDS:
+        chip = CHIPS[_KINDS[device_kind]]
+        return chip.peak_flops / chip.devices
+    return next((peak for name, peak in _GPU_PEAKS.items() if device_kind.startswith(name)), None)
 
 
 @dataclasses.dataclass(frozen=True)

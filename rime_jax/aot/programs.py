@@ -17,6 +17,7 @@ from rime_jax.aot import flops, hardware
 from rime_jax.learner import loss, mesh, update
 from rime_jax.policy import base, weights
 from rime_jax.sampler import program as sampler_program
+from rime_jax.sampler import reshard
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +58,13 @@ class Program:
 
 
 def make(
-    config: ml_collections.ConfigDict, slice_: hardware.Slice, tensor: int, load: Load
+    config: ml_collections.ConfigDict, slice_: hardware.Slice, load: Load
 ) -> list[Program]:
     """The programs of a valid configuration.
 
     Args:
       config: whole; of the model in `model.path` only config.json is read.
       slice_: from `hardware.describe`.
-      tensor: devices of a host that share one copy of the sampler's weights.
       load: of an iteration.
 
     Raises:
@@ -72,7 +72,7 @@ def make(
       ModelError: the model cannot be used.
     """
     try:
-        return _make(config, slice_, tensor, load)
+        return _make(config, slice_, load)
     except ValueError as error:
         if isinstance(error, weights.ModelError):
             raise
@@ -91,9 +91,10 @@ def make_policy(config: ml_collections.ConfigDict) -> base.Policy:
 
 
 def _make(
-    config: ml_collections.ConfigDict, slice_: hardware.Slice, tensor: int, load: Load
+    config: ml_collections.ConfigDict, slice_: hardware.Slice, load: Load
 ) -> list[Program]:
     policy = make_policy(config)
+    tensor = config.sampler.tensor
     learner_mesh = mesh.make_mesh(config.learner, slice_.devices)
     learner = update.Learner(policy, config, learner_mesh)
     sampler = sampler_program.SamplerProgram(
@@ -104,16 +105,22 @@ def _make(
     updates = config.learner.minibatches * len(config.roles.train)
     held = _Held(config, policy, learner, sampler)
     update_flops, forward_flops = _learner_flops(config, policy, learner_mesh, load, micro_batches)
-    passes = (config.learner.kl_coef > 0) + (config.learner.old_logprobs == "learner")
+    # Where the reference's pass is part of the update, its parameters are an argument of it.
+    separate = config.learner.reference_pass == "separate"
+    forward = (micro_batches, *forward_flops)
     found = [Program(
         "update", lambda: learner.lower_update(micro_batches), micro_batches, *update_flops,
-        held.sampler + held.reference + held.other_sets, updates)]
-    if passes:
+        held.sampler + held.other_sets + (held.reference if separate else 0), updates)]
+    if config.learner.kl_coef > 0 and separate:
         found.append(Program(
-            "log-probabilities", lambda: learner.lower_logprobs(micro_batches), micro_batches,
-            *forward_flops, held.sampler + held.learner + held.reference, passes * updates))
+            "reference", lambda: learner.lower_reference(micro_batches), *forward,
+            held.sampler + held.learner, updates))
+    if config.learner.old_logprobs == "learner":
+        found.append(Program(
+            "old log-probabilities", lambda: learner.lower_logprobs(micro_batches), *forward,
+            held.sampler + held.learner - held.params + held.reference, updates))
     found.append(Program(
-        "reshard", lambda: sampler_program.lower_reshard(policy, learner_mesh, tensor), 1, 0.0,
+        "reshard", lambda: reshard.lower_reshard(policy, learner_mesh, tensor), 1, 0.0,
         0.0, held.sampler + held.reference + held.optimizer, len(config.roles.train)))
     return found + _sampler_programs(config, slice_, policy, sampler, load,
                                      held.learner + held.reference)
@@ -167,11 +174,11 @@ def _learner_flops(
     row = config.learner.row_tokens
     tokens = micro_batches * config.learner.microbatch_rows * row / learner_mesh.size
     fused = policy.attention == "splash"
-    rows_of_device = config.learner.microbatch_rows // mesh.row_shards(learner_mesh)
-    chunked = loss.head_chunk(rows_of_device, row, policy.vocab_size) < row
+    tokens_of_device = row * config.learner.microbatch_rows // mesh.row_shards(learner_mesh)
+    in_blocks = loss.head_block(tokens_of_device, policy.vocab_size) < policy.vocab_size
     useful = flops.forward(policy.config, load.sequence_tokens / 2)
     done = flops.forward(policy.config, row / 2 if fused else row)
-    updating = flops.executed_update(done, config.model.remat, chunked, fused)
+    updating = flops.executed_update(done, config.model.remat, in_blocks, fused)
     return ((tokens * flops.model_update(useful).total, tokens * updating.total),
             (tokens * useful.total, tokens * flops.executed_forward(done).total))
 
@@ -185,15 +192,17 @@ class _Held:
     ):
         sets = len({config.roles.act, config.roles.write})
         trained = len(config.roles.train)
-        params = bytes_per_device(policy.shapes(), learner.params_at)
-        narrow = jax.eval_shape(lambda p: sampler_program.narrow(policy, p), policy.shapes())
+        self.params = params = bytes_per_device(policy.shapes(), learner.params_at)
+        narrow = jax.eval_shape(lambda p: base.narrow(policy, p), policy.shapes())
         cache = jax.eval_shape(lambda: policy.init_cache(sampler.slots, sampler.context_tokens))
         # AdamW holds two arrays for each parameter.
         self.optimizer = 2 * params * trained
         self.learner = params * sets + self.optimizer
         self.other_sets = params * (sets - 1) + 2 * params * (trained - 1)
-        self.reference = params if config.learner.kl_coef > 0 or config.track.kl_every else 0
-        self.sampler = (sets * bytes_per_device(narrow, sampler.params_at)
+        kept = config.learner.kl_coef > 0 or config.track.kl_every > 0
+        on_device = kept and config.learner.reference_memory == "device"
+        self.reference = bytes_per_device(narrow, learner.params_at) if on_device else 0
+        self.sampler = (sets * bytes_per_device(reshard.shapes(policy), sampler.params_at)
                         + bytes_per_device(cache, sampler.cache_at))
 
 

@@ -67,7 +67,7 @@ def measure(module: hlo.Module, dynamic_trips: int = 1) -> Traffic:
 
 def _visit(module: hlo.Module, name: str, times: float, dynamic: int, total: Traffic) -> None:
     computation = module.computations[name]
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     for instruction in computation.instructions.values():
         if instruction.op == "while":
             trips = hlo.trip_count(module, computation, instruction)
@@ -85,7 +85,7 @@ def _visit(module: hlo.Module, name: str, times: float, dynamic: int, total: Tra
 
 def _collectives(
     module: hlo.Module, computation: hlo.Computation, instruction: hlo.Instruction, times: float,
-    seen: set[str], total: Traffic,
+    seen: set[tuple[str, str]], total: Traffic,
 ) -> None:
     """Adds a collective, or those inside a fusion (TPUs fuse them with what they overlap)."""
     if instruction.op == "fusion":
@@ -96,12 +96,13 @@ def _collectives(
     kind = instruction.op.removesuffix("-start")
     if kind not in KINDS:
         return
-    # The pieces of an overlapped collective, spread over several fusions, share its channel.
+    # The pieces of an overlapped collective, spread over several fusions, share its channel. Those
+    # that were written by hand all share one.
     channel = re.search(r"channel_id=(\d+)", instruction.attributes)
-    if channel:
-        if channel.group(1) in seen:
+    if channel and channel.group(1) != "1":
+        if (kind, channel.group(1)) in seen:
             return
-        seen.add(channel.group(1))
+        seen.add((kind, channel.group(1)))
     if "all-reduce-scatter" in computation.name:
         kind = "reduce-scatter"
     members = _members(module, instruction)
@@ -171,18 +172,27 @@ def _read_by(module: hlo.Module, fused: hlo.Computation, parameter: str) -> int:
             read += _read_by(module, fused, user.name)
         elif user.op == "fusion":
             inner = module.computations[user.called("calls")[0]]
-            read += sum(_read_by(module, inner, inner.parameters[place])
-                        for place, o in enumerate(user.operands) if o == parameter)
+            for place, operand in enumerate(user.operands):
+                if operand == parameter and _source(inner) == inner.parameters[place]:
+                    read += _read_by(module, fused, user.name)
+                elif operand == parameter:
+                    read += _read_by(module, inner, inner.parameters[place])
         else:
             return whole
     return min(read, whole)
 
 
-def _written_by(fused: hlo.Computation, instruction: hlo.Instruction) -> int:
-    """Bytes that a fusion writes: the update alone where it updates an array in place."""
+def _source(fused: hlo.Computation) -> str:
+    """What the result of a fusion is, in another form perhaps."""
     root = fused.instructions[fused.root]
     while root.op == "bitcast":
         root = fused.instructions[root.operands[0]]
+    return root.name
+
+
+def _written_by(fused: hlo.Computation, instruction: hlo.Instruction) -> int:
+    """Bytes that a fusion writes: the update alone where it updates an array in place."""
+    root = fused.instructions[_source(fused)]
     roots = [fused.instructions[o] for o in root.operands] if root.op == "tuple" else [root]
     written = 0
     # A single root may be a tuple itself (several sorted or reduced arrays at once).

@@ -40,3 +40,6 @@ class Judge(Protocol):
 
     async def score(self, before: str, after: str) -> Verdict | None:
         """The verdict, or None when the judge failed (never a zero). Must not raise."""
+
+    def metrics(self) -> dict[str, float]:
+        """Counts since the last call, by name; always the same names, none where none are kept."""

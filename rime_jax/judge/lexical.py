@@ -19,6 +19,9 @@ class LexicalJudge:
     async def score(self, before: str, after: str) -> Verdict | None:
         return judge_items(self._fmt.parse_items(before)[0], self._fmt.parse_items(after)[0])
 
+    def metrics(self) -> dict[str, float]:
+        return {}
+
 
 def judge_items(before: Collection[Item], after: Collection[Item]) -> Verdict:
     """The verdict on a change of items; facts and leads count by key, notes do not count.

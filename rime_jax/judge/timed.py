@@ -22,3 +22,6 @@ class TimedJudge:
             return await self._judge.score(before, after)
         finally:
             self.seconds += time.monotonic() - began
+
+    def metrics(self) -> dict[str, float]:
+        return self._judge.metrics()

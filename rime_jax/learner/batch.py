@@ -5,7 +5,7 @@ is R rows of L tokens, a batch is M micro-batches.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,27 +63,40 @@ class Trainable:
 
 
 def make_batches(
-    samples: Sequence[Any], credit: Any, roles: Any, learner: Any, rng: np.random.Generator
+    samples: Sequence[Any], credit: Any, roles: Any, learner: Any, seed: Sequence[int],
+    rows: int | None = None, agree: Callable[[np.ndarray], np.ndarray] = lambda sizes: sizes,
 ) -> dict[str, list[Batch]]:
     """The mini-batches of one iteration, for each trained parameter set.
+
+    With several processes each packs its own samples, and all get mini-batches of the same shapes:
+    what one lacks is padding without weight.
 
     Args:
       samples: of the rollouts (ids, mask, logprobs, role, group, sibling, position).
       credit: a `credit.Credit`; sample.group, .sibling and .position index its arrays.
       roles: the `roles` part of a config.
       learner: the `learner` part of a config.
-      rng: decides which sequence goes into which mini-batch.
+      seed: decides, with its group, into which mini-batch a sequence goes.
+      rows: rows of a micro-batch that this process packs; None: learner.microbatch_rows.
+      agree: from the numbers of micro-batches that this process needs, int [sets, mini-batches], to
+        the largest over all processes.
 
     Raises:
       ValueError: a conversation does not fit into learner.row_tokens.
     """
-    batches = {}
+    rows = learner.microbatch_rows if rows is None else rows
+    parts = {}
     for name in roles.train:
         own = [s for s in samples if roles[s.role] == name]
         sequences = merge_prefixes(trainables(own, credit, learner.aggregation))
-        parts = minibatches(sequences, learner.minibatches, rng)
-        batches[name] = [pack(p, learner.row_tokens, learner.microbatch_rows) for p in parts]
-    return batches
+        parts[name] = minibatches(sequences, learner.minibatches, seed)
+    sizes = agree(np.array([[micro_batches(part, learner.row_tokens, rows) for part in own]
+                            for own in parts.values()]))
+    return {
+        name: [pack(part, learner.row_tokens, rows, int(size))
+               for part, size in zip(own, own_sizes, strict=True) if size]
+        for (name, own), own_sizes in zip(parts.items(), sizes, strict=True)
+    }
 
 
 def trainables(samples: Iterable[Any], credit: Any, aggregation: str) -> list[Trainable]:
@@ -149,27 +162,45 @@ def merge_prefixes(sequences: Iterable[Trainable]) -> list[Trainable]:
 
 
 def minibatches(
-    sequences: Sequence[Trainable], n: int, rng: np.random.Generator
+    sequences: Sequence[Trainable], n: int, seed: Sequence[int]
 ) -> list[list[Trainable]]:
-    """Splits whole sequences at random into n parts of about equal number; empty parts are left
-    out."""
-    order = rng.permutation(len(sequences))
-    return [[sequences[i] for i in part] for part in np.array_split(order, n) if len(part)]
+    """Deals whole sequences at random to n parts of about equal number, which may be empty.
+
+    Each group is dealt by itself, so that it does not matter who has which groups.
+    """
+    groups: dict[int, list[Trainable]] = {}
+    for sequence in sequences:
+        groups.setdefault(sequence.key[0], []).append(sequence)
+    parts: list[list[Trainable]] = [[] for _ in range(n)]
+    for group, own in groups.items():
+        order = np.random.default_rng((*seed, group)).permutation(len(own))
+        # Groups start at different parts, or the first part would get what is left over of each.
+        for turn, i in enumerate(order, start=group):
+            parts[turn % n].append(own[i])
+    return parts
 
 
-def pack(sequences: Sequence[Trainable], row_tokens: int, microbatch_rows: int) -> Batch:
+def micro_batches(sequences: Sequence[Trainable], row_tokens: int, rows: int) -> int:
+    """Micro-batches that `pack` fills."""
+    return -(-_place([len(s.ids) for s in sequences], row_tokens)[1] // rows)
+
+
+def pack(
+    sequences: Sequence[Trainable], row_tokens: int, microbatch_rows: int, at_least: int = 1
+) -> Batch:
     """Packs sequences into rows, longest first, each into the first row that has room.
 
     Args:
-      sequences: at least one.
+      sequences: any number.
       row_tokens: L.
       microbatch_rows: R.
+      at_least: micro-batches that count, though the last ones be empty.
 
     Raises:
       ValueError: a sequence is longer than a row.
     """
     placed, n_rows = _place([len(s.ids) for s in sequences], row_tokens)
-    n_micro = -(-n_rows // microbatch_rows)
+    n_micro = max(at_least, -(-n_rows // microbatch_rows))
     rows = _capacity(n_micro) * microbatch_rows
 
     def empty(dtype: type) -> np.ndarray:
@@ -200,7 +231,7 @@ def pack(sequences: Sequence[Trainable], row_tokens: int, microbatch_rows: int) 
 
 def _place(lengths: Sequence[int], row_tokens: int) -> tuple[list[tuple[int, int, int]], int]:
     """(row, start, segment id) of each sequence by first-fit decreasing; and the rows used."""
-    longest = max(lengths)
+    longest = max(lengths, default=0)
     if longest > row_tokens:
         raise ValueError(
             f"a conversation has {longest} tokens but learner.row_tokens = {row_tokens}; raise"

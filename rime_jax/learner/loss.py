@@ -26,6 +26,12 @@ class Terms(NamedTuple):
     maxima: dict[str, jax.Array]
 
 
+def add_terms(a: Terms, b: Terms) -> Terms:
+    """The terms of both together."""
+    return Terms(jax.tree.map(jnp.add, a.pairs, b.pairs),
+                 jax.tree.map(jnp.maximum, a.maxima, b.maxima))
+
+
 def objective(
     logprobs: jax.Array,
     entropy: jax.Array,
@@ -92,44 +98,39 @@ def kl(logprobs: jax.Array, reference: jax.Array, estimator: str, clamp: float) 
 
 
 def token_logprobs(
-    logits: Callable[[jax.Array], jax.Array], hidden: jax.Array, tokens: jax.Array, chunk: int
+    logits: Callable[[Any, jax.Array], jax.Array], head: Any, hidden: jax.Array,
+    tokens: jax.Array, vocab_size: int, block: int,
 ) -> tuple[jax.Array, jax.Array]:
     """Log-probability of each token given those before it, and the entropy it was drawn with.
 
     Args:
-      logits: float32 [..., V] from hidden states [..., D].
+      logits: float32 [..., n] from n rows of `head` and hidden states [..., D].
+      head: tree of arrays whose first axis is the vocabulary.
       hidden: [R, L, D].
       tokens: int32 [R, L].
-      chunk: columns whose logits exist at one time (and are computed again by the backward pass);
-        divides L. L: all at once.
+      vocab_size: V.
+      block: entries of the vocabulary whose logits exist at one time (and are computed again by the
+        backward pass). V or more: all at once.
 
     Returns:
       Two float32 [R, L]; column 0 is 0, and what crosses from one segment into the next means
       nothing.
     """
-    rows, length, _ = hidden.shape
     targets = jnp.roll(tokens, -1, axis=1)
-    if chunk == length:
-        found = _head(logits, hidden, targets)
-    else:
-        def split(x: jax.Array) -> jax.Array:
-            return jnp.moveaxis(x.reshape(rows, length // chunk, chunk, *x.shape[2:]), 1, 0)
-
-        head = jax.checkpoint(lambda pair: _head(logits, *pair))
-        found = tuple(
-            jnp.moveaxis(x, 0, 1).reshape(rows, length)
-            for x in jax.lax.map(head, (split(hidden), split(targets)))
-        )
+    found = (_whole(logits(head, hidden), targets) if block >= vocab_size
+             else _by_blocks(logits, head, hidden, targets, vocab_size, block))
     return tuple(jnp.pad(x[:, :-1], ((0, 0), (1, 0))) for x in found)
 
 
-def head_chunk(rows: int, length: int, vocab_size: int, entries: int = 1 << 26) -> int:
-    """The most columns, a divisor of `length`, whose logits [rows, columns, V] fit `entries`.
+def head_block(tokens: int, vocab_size: int, entries: int = 1 << 26) -> int:
+    """Entries of the vocabulary whose logits of `tokens` fit `entries`; V where all of them do.
 
-    `rows` counts those of one device; 2^26 float32 entries are 256 MiB.
+    A multiple of 256, which matrix units and tensor-sharded vocabularies like. `tokens` counts
+    those of one device; 2^26 float32 entries are 256 MiB.
     """
-    fitting = max(1, min(length, entries // (rows * vocab_size)))
-    return next(c for c in range(fitting, 0, -1) if length % c == 0)
+    if tokens * vocab_size <= entries:
+        return vocab_size
+    return max(256, entries // tokens // 256 * 256)
 
 
 def masked_sum(x: jax.Array, weights: jax.Array) -> jax.Array:
@@ -142,14 +143,49 @@ def masked_max(x: jax.Array, weights: jax.Array) -> jax.Array:
     return jnp.max(jnp.where(weights > 0, x, 0.0), initial=0.0)
 
 
-def _head(
-    logits: Callable[[jax.Array], jax.Array], hidden: jax.Array, targets: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    log_p = jax.nn.log_softmax(logits(hidden))
+def _whole(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+    log_p = jax.nn.log_softmax(logits)
     # A gather's gradient is a scatter, slow on every backend and unfit for a sharded vocabulary.
     picked = jnp.sum(log_p * jax.nn.one_hot(targets, log_p.shape[-1], dtype=log_p.dtype), -1)
     constant = jax.lax.stop_gradient(log_p)
     return picked, -jnp.sum(jnp.exp(constant) * constant, -1)
+
+
+def _by_blocks(
+    logits: Callable[[Any, jax.Array], jax.Array], head: Any, hidden: jax.Array,
+    targets: jax.Array, vocab_size: int, block: int,
+) -> tuple[jax.Array, jax.Array]:
+    """`_whole` with the sums of the softmax carried from block to block of the vocabulary.
+
+    Blocks of tokens instead would each read the whole head, and add to a gradient of its size.
+    """
+    n = -(-vocab_size // block)
+    # Entry i of block j is i n + j: what tensor-sharding gives a device is in all blocks alike.
+    blocks = jax.tree.map(lambda x: jnp.moveaxis(jnp.pad(
+        x, [(0, n * block - vocab_size)] + [(0, 0)] * (x.ndim - 1),
+    ).reshape(block, n, *x.shape[1:]), 1, 0), head)
+    # Wide outside of the loop, so that the blocks' gradients are added in float32.
+    wide, entry = hidden.astype(jnp.float32), jnp.arange(block).reshape(1, 1, -1)
+
+    def add(carry: tuple, at: tuple) -> tuple[tuple, None]:
+        (peak, total, moment, picked), (j, rows) = carry, at
+        scores = logits(rows, wide.astype(hidden.dtype))
+        if n * block > vocab_size:
+            scores = jnp.where(entry * n + j < vocab_size, scores, -1e30)
+        constant = jax.lax.stop_gradient(scores)
+        higher = jnp.maximum(peak, constant.max(-1))
+        rescale, shares = jnp.exp(peak - higher), jnp.exp(scores - higher[..., None])
+        total = total * rescale + shares.sum(-1)
+        moment = moment * rescale + jnp.sum(jax.lax.stop_gradient(shares) * constant, -1)
+        picked += jnp.sum(jnp.where(entry * n + j == targets[..., None], scores, 0.0), -1)
+        return (higher, total, moment, picked), None
+
+    zero = jnp.zeros(targets.shape, jnp.float32)
+    (peak, total, moment, picked), _ = jax.lax.scan(
+        jax.checkpoint(add, prevent_cse=False), (zero - jnp.inf, zero, zero, zero),
+        (jnp.arange(n), blocks))
+    log_total = peak + jnp.log(total)
+    return picked - log_total, jax.lax.stop_gradient(log_total - moment / total)
 
 
 def _ratio(logprobs: jax.Array, old: jax.Array, clamp: float) -> jax.Array:

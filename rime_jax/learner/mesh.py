@@ -5,11 +5,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("data", "fsdp", "tensor")
 
-# Logical axis of a parameter → mesh axis that divides it (None: every device has all of it).
+# Logical axis of a parameter → mesh axis that divides it (None: every device has all of it). A
+# family that wants an axis divided otherwise gives it another of these names, or None, in its
+# `logical_axes`.
 RULES = {
     "layers": None,
     "vocab": "tensor",
@@ -39,9 +43,20 @@ def make_mesh(config: Any, devices: Sequence[Any]) -> Mesh:
             f"{asked} do not fit {len(devices)} devices; their product must be that number (set one"
             " to -1 for the rest)"
         )
-    # make_mesh's default are explicit axes, under which plain products of sharded arrays raise.
-    types = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=types, devices=devices)
+    # Axes of the slice's own torus are divided only where the sizes cannot be had otherwise.
+    grid = mesh_utils.create_device_mesh(tuple(sizes), devices, allow_split_physical_axes=True)
+    # The default are explicit axes, under which plain products of sharded arrays raise.
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def processes(mesh: Mesh) -> int:
+    """Processes that own devices of the mesh."""
+    return len({device.process_index for device in mesh.devices.flat})
+
+
+def platform(mesh: Mesh) -> str:
+    """`cpu`, `gpu` or `tpu`."""
+    return mesh.devices.flat[0].platform
 
 
 def compiler_options(mesh: Mesh) -> dict[str, str]:
@@ -51,7 +66,7 @@ def compiler_options(mesh: Mesh) -> dict[str, str]:
     a loop keeps adding to the whole result, which for long rows and large vocabularies costs more
     memory traffic than the product itself.
     """
-    if mesh.devices.flat[0].platform != "tpu":
+    if platform(mesh) != "tpu":
         return {}
     return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": str(1 << 20)}
 
@@ -74,6 +89,16 @@ def shardings(mesh: Mesh, logical_axes: Any, shapes: Any) -> Any:
                         shapes, logical_axes)
 
 
+def put(x: Any, at: NamedSharding) -> jax.Array:
+    """An array of any number of processes, placed; what lies on hosts must be equal on all."""
+    elsewhere = isinstance(x, jax.Array) and not x.is_fully_addressable
+    if at.is_fully_addressable or elsewhere:
+        return jax.device_put(x, at)
+    # device_put would first send all of it to all processes, to compare.
+    host = np.asarray(x)
+    return jax.make_array_from_callback(host.shape, at, lambda index: host[index])
+
+
 def abstract(shapes: Any, at: Any) -> Any:
     """A tree of shapes with their shardings: arguments to lower a program without arrays."""
     return jax.tree.map(
@@ -83,6 +108,21 @@ def abstract(shapes: Any, at: Any) -> Any:
 def batch_sharding(mesh: Mesh) -> NamedSharding:
     """Of batch arrays [M, R, L]: rows are divided over data and fsdp."""
     return NamedSharding(mesh, PartitionSpec(None, ROWS, None))
+
+
+def feed_sharding(mesh: Mesh) -> NamedSharding:
+    """Of batch arrays [M, R, L] as the processes bring them: an equal part of the rows each.
+
+    Which devices form a row shard follows the network, not the processes: with tensor > 1 devices
+    of two processes can need the same rows. So rows first lie where they were made, and then move.
+    """
+    n = processes(mesh)
+    if n == 1:
+        return batch_sharding(mesh)
+    owned = sorted(mesh.devices.flat, key=lambda device: (device.process_index, device.id))
+    by_process = Mesh(np.array(owned).reshape(n, -1), ("process", "device"),
+                      axis_types=(AxisType.Auto,) * 2)
+    return NamedSharding(by_process, PartitionSpec(None, "process", None))
 
 
 def hidden_sharding(mesh: Mesh) -> NamedSharding:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import struct
 from jax.sharding import Mesh
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 from rime_jax.learner import batch as batch_lib
 from rime_jax.learner import loss as loss_lib
 from rime_jax.learner import mesh as mesh_lib
+from rime_jax.learner import passes
 from rime_jax.policy import base
 
 # How far the sampler's log-probabilities are from the learner's is known only while both have the
@@ -40,45 +42,55 @@ class Learner:
 
     Attributes:
       params_at: the sharding of each parameter.
+      local_rows: rows of a micro-batch that this process brings.
     """
 
     def __init__(self, policy: base.Policy, config: Any, mesh: Mesh):
         """`config` is a whole, valid config.
 
         Raises:
-          ValueError: learner.microbatch_rows cannot be divided over the mesh.
+          ValueError: learner.microbatch_rows cannot be divided over the mesh or the processes.
         """
-        shards = mesh_lib.row_shards(mesh)
-        if config.learner.microbatch_rows % shards:
-            raise ValueError(
-                f"learner.microbatch_rows = {config.learner.microbatch_rows} is no multiple of the"
-                f" {shards} devices that share the rows (learner.mesh_data x learner.mesh_fsdp);"
-                " make it one"
-            )
-        self._policy, self._config, self._mesh = policy, config.learner, mesh
+        shards, hosts = mesh_lib.row_shards(mesh), mesh_lib.processes(mesh)
+        for parts, who in ((shards, "devices that share the rows (learner.mesh_data x"
+                                    " learner.mesh_fsdp)"),
+                           (hosts, "processes that each bring rows")):
+            if config.learner.microbatch_rows % parts:
+                raise ValueError(
+                    f"learner.microbatch_rows = {config.learner.microbatch_rows} is no multiple of"
+                    f" the {parts} {who}; make it one")
+        self.local_rows = config.learner.microbatch_rows // hosts
+        self._config, self._mesh = config.learner, mesh
         self._trained = tuple(config.roles.train)
-        self._chunk = loss_lib.head_chunk(config.learner.microbatch_rows // shards,
-                                          config.learner.row_tokens, policy.vocab_size)
         self._schedule = learning_rate(config.learner)
         self._optimizer = _optimizer(config.learner, self._schedule)
         self._shapes = jax.eval_shape(policy.init, jax.random.key(0))
+        self._narrow_shapes = jax.eval_shape(functools.partial(base.narrow, policy), self._shapes)
         self.params_at = mesh_lib.shardings(mesh, policy.logical_axes(), self._shapes)
         self._opt_at = optax.tree_utils.tree_map_params(
             self._optimizer, lambda _, at: at, jax.eval_shape(self._optimizer.init, self._shapes),
             self.params_at, transform_non_params=lambda _: mesh_lib.replicated(mesh))
         self._batch_at = batch_lib.Batch(*[mesh_lib.batch_sharding(mesh)] * 7,
                                          n_micro=mesh_lib.replicated(mesh))
-        everywhere = mesh_lib.replicated(mesh)
+        self._feed_at = mesh_lib.feed_sharding(mesh)
+        self._make_programs(policy)
+
+    def _make_programs(self, policy: base.Policy) -> None:
+        everywhere = mesh_lib.replicated(self._mesh)
+        options = mesh_lib.compiler_options(self._mesh)
+        self._passes = passes.Passes(policy, self._config, self._mesh, self.params_at)
         self._copy = jax.jit(functools.partial(jax.tree.map, jnp.copy),
                              out_shardings=self.params_at)
+        self._narrow = jax.jit(functools.partial(base.narrow, policy),
+                               out_shardings=self.params_at)
         self._init_opt = jax.jit(self._optimizer.init, out_shardings=self._opt_at)
-        options = mesh_lib.compiler_options(mesh)
         self._update = jax.jit(
             self._update_program, donate_argnums=(0, 1, 2), compiler_options=options,
             out_shardings=(self.params_at, self._opt_at, everywhere, everywhere))
-        self._logprobs = jax.jit(self._logprobs_program, compiler_options=options,
-                                 out_shardings=mesh_lib.batch_sharding(mesh))
-        self._merge = jax.jit(_merge_terms)
+        self._logprobs = jax.jit(self._passes.logprobs, compiler_options=options,
+                                 out_shardings=mesh_lib.batch_sharding(self._mesh))
+        self._kl = jax.jit(self._mean_kl, out_shardings=everywhere)
+        self._merge = jax.jit(_merge_terms, out_shardings=everywhere)
 
     def init(self, params: Mapping[str, base.Params]) -> LearnerState:
         """A state that starts from copies of the named parameter sets.
@@ -104,60 +116,133 @@ class Learner:
         return LearnerState(
             params=dict(params),
             opt_state={name: self._init_opt(params[name]) for name in self._trained},
-            updates={name: jax.device_put(jnp.int32(0), mesh_lib.replicated(self._mesh))
+            updates={name: mesh_lib.put(np.zeros((), np.int32), mesh_lib.replicated(self._mesh))
                      for name in self._trained},
         )
 
     def place(self, params: base.Params) -> base.Params:
-        """A copy of parameters, sharded over the mesh."""
-        return self._copy(jax.device_put(params, self.params_at))
+        """A copy of parameters, sharded over the mesh; all processes must give the same."""
+        return self._copy(jax.tree.map(mesh_lib.put, params, self.params_at))
+
+    def reference(self, params: base.Params) -> base.Params:
+        """A copy of the initial policy for `step` and `kl`.
+
+        It is sharded like the trained parameters, but its matrices have the dtype of the
+        activations; with learner.reference_memory = host it lies in pinned memory of the hosts.
+
+        Args:
+          params: as for `place`; not consumed.
+        """
+        narrow = self._narrow(jax.tree.map(mesh_lib.put, params, self.params_at))
+        if self._config.reference_memory == "device":
+            return narrow
+        at = jax.tree.map(lambda s: s.with_memory_kind("pinned_host"), self.params_at)
+        return jax.device_put(narrow, at)
 
     def step(
         self,
         state: LearnerState,
         batches: Mapping[str, Sequence[batch_lib.Batch]],
-        reference_params: base.Params | None = None,
+        reference: base.Params | None = None,
     ) -> tuple[LearnerState, dict[str, jax.Array]]:
         """One update per mini-batch of each trained set; returns before the devices are done.
 
         Args:
           state: consumed.
-          batches: trained set name → mini-batches; an empty list changes nothing.
-          reference_params: the initial policy. With it the KL to it is logged, and is part of the
-            loss where learner.kl_coef > 0.
+          batches: trained set name → mini-batches; an empty list changes nothing. Arrays of a
+            process are numpy [M, local_rows, L], with its own rows; the number of mini-batches, M
+            and `n_micro` must be the same in all processes.
+          reference: the initial policy, from `reference`. With it the KL to it is logged, and is
+            part of the loss where learner.kl_coef > 0.
 
         Returns:
           The new state, and metrics `<set>/<name>`: means over the mini-batches' trained tokens
           (nan where there is none), maxima, `grad_norm`, `skipped` (share of the updates left out
           because loss or gradient was not finite, or nothing had weight), `lr`. A set without a
-          mini-batch has no metrics.
+          mini-batch has no metrics. Every process can read them.
 
         Raises:
           ValueError: learner.kl_coef > 0 and there is no reference.
         """
-        if self._config.kl_coef > 0 and reference_params is None:
-            raise ValueError("learner.kl_coef > 0 needs reference_params: the initial policy")
+        if self._config.kl_coef > 0 and reference is None:
+            raise ValueError("learner.kl_coef > 0 needs the initial policy: give `reference`")
         params, opt_state = dict(state.params), dict(state.opt_state)
         updates, metrics = dict(state.updates), {}
-        for name in self._trained:
-            placed = [jax.device_put(batch, self._batch_at) for batch in batches[name]]
-            old = [self._logprobs(params[name], batch)
-                   if self._config.old_logprobs == "learner" else None for batch in placed]
-            terms = []
-            for batch, before in zip(placed, old, strict=True):
-                reference = (None if reference_params is None
-                             else self._logprobs(reference_params, batch))
-                params[name], opt_state[name], updates[name], found = self._update(
-                    params[name], opt_state[name], updates[name], batch, before, reference)
-                terms.append(found)
-            if terms:
-                merged = self._merge(terms)
-                metrics.update({f"{name}/{key}": value for key, value in merged.items()})
+        # What is not placed by hand here would cost a transfer in every iteration, unseen.
+        with jax.transfer_guard("disallow"):
+            for name, data in self._prepared(params, batches, reference).items():
+                terms = []
+                for batch, before, anchor in data:
+                    params[name], opt_state[name], updates[name], found = self._update(
+                        params[name], opt_state[name], updates[name], batch, before, anchor)
+                    terms.append(found)
+                if terms:
+                    merged = self._merge(terms)
+                    metrics.update({f"{name}/{key}": value for key, value in merged.items()})
         return LearnerState(params, opt_state, updates), metrics
 
+    def _prepared(
+        self, params: Mapping[str, base.Params],
+        batches: Mapping[str, Sequence[batch_lib.Batch]], reference: base.Params | None,
+    ) -> dict[str, list[tuple]]:
+        """Trained set → (batch, old, reference) of each update, as the update program takes them.
+
+        All before the first update, so that a reference from the hosts is gone by then.
+        """
+        if reference is not None:
+            reference = self._on_devices(reference)
+        prepared = {}
+        for name in self._trained:
+            prepared[name] = []
+            for batch in map(self._place_batch, batches[name]):
+                old = (self._logprobs(params[name], batch)
+                       if self._config.old_logprobs == "learner" else None)
+                separate = reference is not None and self._config.reference_pass == "separate"
+                anchor = self._logprobs(reference, batch) if separate else reference
+                prepared[name].append((batch, old, anchor))
+        return prepared
+
     def logprobs(self, params: base.Params, batch: batch_lib.Batch) -> jax.Array:
-        """Log-probability of every token [M, R, L]; only entries with a weight mean anything."""
-        return self._logprobs(params, jax.device_put(batch, self._batch_at))
+        """Log-probability of every token [M, R, L]; only entries with a weight mean anything.
+
+        Args:
+          params: of one set.
+          batch: as in `step`.
+        """
+        return self._logprobs(params, self._place_batch(batch))
+
+    def kl(
+        self, params: base.Params, reference: base.Params, batch: batch_lib.Batch
+    ) -> jax.Array:
+        """Mean over trained tokens of KL(params || reference), estimator k3; nan without any.
+
+        Args:
+          params: of one set.
+          reference: from `reference`.
+          batch: as in `step`.
+
+        Returns:
+          A scalar that every process can read.
+        """
+        placed = self._place_batch(batch)
+        return self._kl(self._logprobs(params, placed),
+                        self._logprobs(self._on_devices(reference), placed), placed.weights)
+
+    def _on_devices(self, reference: base.Params) -> base.Params:
+        return jax.device_put(reference, self.params_at)
+
+    def _place_batch(self, batch: batch_lib.Batch) -> batch_lib.Batch:
+        """The batch of all processes on the mesh, from the rows that each has."""
+        def placed(x: np.ndarray, at: jax.sharding.NamedSharding) -> jax.Array:
+            if x.ndim == 0:
+                return mesh_lib.put(x, at)
+            size = (x.shape[0], self._config.microbatch_rows, x.shape[2])
+            fed = jax.make_array_from_process_local_data(self._feed_at, x, size)
+            return jax.device_put(fed, at)
+
+        # With several processes the guard takes this placement for an implicit one.
+        with jax.transfer_guard("allow"):
+            return jax.tree.map(placed, batch, self._batch_at)
 
     def lower_update(self, micro_batches: int) -> jax.stages.Lowered:
         """The update program for abstract arguments, to be compiled without data or devices.
@@ -168,16 +253,23 @@ class Learner:
         batch, given = self._abstract_batch(micro_batches)
         opt_shapes = jax.eval_shape(self._optimizer.init, self._shapes)
         count = jax.ShapeDtypeStruct((), jnp.int32, sharding=mesh_lib.replicated(self._mesh))
+        within = self._config.reference_pass == "update"
+        anchor = mesh_lib.abstract(self._narrow_shapes, self.params_at) if within else given
         return self._update.lower(
             mesh_lib.abstract(self._shapes, self.params_at),
             mesh_lib.abstract(opt_shapes, self._opt_at), count, batch,
             given if self._config.old_logprobs == "learner" else None,
-            given if self._config.kl_coef > 0 else None)
+            anchor if self._config.kl_coef > 0 else None)
 
     def lower_logprobs(self, micro_batches: int) -> jax.stages.Lowered:
-        """The program of `logprobs`, also of the reference, likewise."""
+        """The program of `logprobs`, likewise."""
         batch, _ = self._abstract_batch(micro_batches)
         return self._logprobs.lower(mesh_lib.abstract(self._shapes, self.params_at), batch)
+
+    def lower_reference(self, micro_batches: int) -> jax.stages.Lowered:
+        """The program of the reference's log-probabilities, likewise."""
+        batch, _ = self._abstract_batch(micro_batches)
+        return self._logprobs.lower(mesh_lib.abstract(self._narrow_shapes, self.params_at), batch)
 
     def _abstract_batch(self, micro_batches: int) -> tuple[batch_lib.Batch, Any]:
         """A batch, and log-probabilities for it."""
@@ -197,9 +289,9 @@ class Learner:
         updates: jax.Array,
         batch: batch_lib.Batch,
         old: jax.Array | None,
-        reference: jax.Array | None,
+        reference: jax.Array | base.Params | None,
     ) -> tuple[base.Params, Any, jax.Array, loss_lib.Terms]:
-        gradient, terms = self._accumulate(params, (batch, old, reference), batch.n_micro)
+        gradient, terms = self._passes.gradient(params, batch, old, reference)
         loss_sum, denominator = terms.pairs["loss"]
         gradient = jax.tree.map(lambda g: g / jnp.maximum(denominator, 1e-30), gradient)
         norm = optax.tree.norm(gradient)
@@ -221,76 +313,12 @@ class Learner:
         return (chosen(new_params, params), chosen(new_opt_state, opt_state),
                 updates + good.astype(jnp.int32), terms)
 
-    def _accumulate(
-        self, params: base.Params, data: Any, n_micro: jax.Array
-    ) -> tuple[base.Params, loss_lib.Terms]:
-        """Gradient sum and terms over the micro-batches in use."""
-
-        def one(i: jax.Array) -> tuple[base.Params, loss_lib.Terms]:
-            gradient, terms = jax.grad(self._micro_loss, has_aux=True)(params, *_micro(data, i))
-            gradient = jax.tree.map(lambda g: g.astype(jnp.float32), gradient)
-            return jax.lax.with_sharding_constraint(gradient, self.params_at), terms
-
-        def add(i: jax.Array, total: tuple) -> tuple:
-            gradient, terms = one(i)
-            return (jax.tree.map(jnp.add, total[0], gradient), _add_terms(total[1], terms))
-
-        zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype),
-                            jax.eval_shape(one, jax.ShapeDtypeStruct((), jnp.int32)))
-        return jax.lax.fori_loop(0, n_micro, add, zero)
-
-    def _micro_loss(
-        self,
-        params: base.Params,
-        micro: batch_lib.Batch,
-        old: jax.Array | None,
-        reference: jax.Array | None,
-    ) -> tuple[jax.Array, loss_lib.Terms]:
-        logprobs, entropy = self._forward(params, micro)
-        return loss_lib.objective(logprobs, entropy, micro, old, reference, self._config)
-
-    def _logprobs_program(self, params: base.Params, batch: batch_lib.Batch) -> jax.Array:
-        def fill(i: jax.Array, out: jax.Array) -> jax.Array:
-            logprobs, _ = self._forward(params, _micro(batch, i))
-            return jax.lax.dynamic_update_index_in_dim(out, logprobs, i, 0)
-
-        return jax.lax.fori_loop(0, batch.n_micro, fill, jnp.zeros(batch.tokens.shape, jnp.float32))
-
-    def _forward(
-        self, params: base.Params, micro: batch_lib.Batch
-    ) -> tuple[jax.Array, jax.Array]:
-        # A fused attention kernel has to be spread over the mesh by hand, so it must know it.
-        with jax.sharding.use_abstract_mesh(self._mesh.abstract_mesh):
-            hidden = self._policy.forward(params, micro.tokens, micro.positions, micro.segments)
-        # Without it the compiler may spread the features over fsdp and gather the activations.
-        hidden = jax.lax.with_sharding_constraint(hidden, mesh_lib.hidden_sharding(self._mesh))
-        return self._token_logprobs(params, hidden, micro.tokens)
-
-    def _token_logprobs(
-        self, params: base.Params, hidden: jax.Array, tokens: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """`loss.token_logprobs`, each device for its rows.
-
-        By hand, so that the head is gathered once and its gradient reduced once per micro-batch.
-        The compiler would do both for each chunk of the logits.
-        """
-        axes = self._policy.logical_axes()
-        names = [name for name, own in axes.items() if isinstance(own, tuple) and "vocab" in own]
-        rows = mesh_lib.hidden_sharding(self._mesh).spec
-        at = {name: mesh_lib.rows_part(self.params_at[name].spec) for name in names}
-
-        def local(head: base.Params, hidden: jax.Array, tokens: jax.Array) -> tuple:
-            # Narrow on the wires, but wide where the chunks' gradients are summed.
-            whole = {name: mesh_lib.gather_rows_part(x.astype(self._policy.dtype), at[name])
-                     .astype(x.dtype) for name, x in head.items()}
-            return loss_lib.token_logprobs(lambda h: self._policy.logits(whole, h), hidden, tokens,
-                                           self._chunk)
-
-        return jax.shard_map(
-            local, mesh=self._mesh, axis_names=set(mesh_lib.ROWS), check_vma=False,
-            in_specs=(at, rows, mesh_lib.PartitionSpec(*rows[:2])),
-            out_specs=(mesh_lib.PartitionSpec(*rows[:2]),) * 2,
-        )({name: params[name] for name in names}, hidden, tokens)
+    def _mean_kl(
+        self, logprobs: jax.Array, reference: jax.Array, weights: jax.Array
+    ) -> jax.Array:
+        trained = (weights > 0).astype(jnp.float32)
+        each = loss_lib.kl(logprobs, reference, "k3", self._config.log_ratio_clamp)
+        return loss_lib.masked_sum(each, trained) / trained.sum()
 
 
 def learning_rate(config: Any) -> optax.Schedule:
@@ -308,20 +336,9 @@ def _optimizer(config: Any, schedule: optax.Schedule) -> optax.GradientTransform
     )
 
 
-def _micro(data: Any, i: jax.Array) -> Any:
-    """Micro-batch i: arrays [R, L] out of [M, R, L]."""
-    return jax.tree.map(
-        lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False) if x.ndim == 3 else x, data)
-
-
-def _add_terms(a: loss_lib.Terms, b: loss_lib.Terms) -> loss_lib.Terms:
-    return loss_lib.Terms(jax.tree.map(jnp.add, a.pairs, b.pairs),
-                          jax.tree.map(jnp.maximum, a.maxima, b.maxima))
-
-
 def _merge_terms(terms: Sequence[loss_lib.Terms]) -> dict[str, jax.Array]:
     """The metrics of an iteration from the terms of its mini-batches."""
-    total = functools.reduce(_add_terms, terms)
+    total = functools.reduce(loss_lib.add_terms, terms)
     found = {name: pair[0] / pair[1] for name, pair in total.pairs.items()} | total.maxima
     first = terms[0]
     for name in FIRST_ONLY:

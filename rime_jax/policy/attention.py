@@ -19,9 +19,19 @@ _log = logging.getLogger(__name__)
 
 KERNELS = ("auto", "xla", "splash", "cudnn")
 
+# Name of splash attention's output, and of the logarithms of its denominators, for `layers.remat`.
+OUTPUT = "attention_output"
+
 # Tile sizes of splash attention to choose from: the largest that divides T (its default is 128;
-# larger tiles keep the matrix unit busy).
-_SPLASH_BLOCKS = (512, 256, 128)
+# larger tiles keep the matrix unit busy). The backward pass writes a gradient of all queries for
+# each block of keys, so that larger ones save memory; they hold this many entries at most.
+_SPLASH_BLOCKS = (4096, 2048, 1024, 512, 256, 128)
+_SPLASH_BLOCK = 512
+_SPLASH_KEY_ENTRIES = 1 << 18
+
+
+# Caches up to this many tokens are read whole.
+_SHORT_CACHE = 128
 
 
 def packed_attention(
@@ -104,14 +114,15 @@ def _splash_local(
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     H, T, N = q.shape[1:]
-    block = next(b for b in _SPLASH_BLOCKS if T % b == 0)
+    block = next(b for b in _SPLASH_BLOCKS if T % b == 0 and b <= _SPLASH_BLOCK)
+    keys = next(b for b in _SPLASH_BLOCKS if T % b == 0 and b * N <= _SPLASH_KEY_ENTRIES)
     sizes = kernels.BlockSizes(
         block_q=block, block_kv=block, block_kv_compute=block, block_q_dkv=block,
-        block_kv_dkv=block, block_kv_dkv_compute=block, use_fused_bwd_kernel=True,
+        block_kv_dkv=keys, block_kv_dkv_compute=min(block, keys), use_fused_bwd_kernel=True,
     )
     attend = kernels.make_splash_mha(
         masks.MultiHeadMask([masks.CausalMask((T, T))] * H), head_shards=1, q_seq_shards=1,
-        block_sizes=sizes, interpret=interpret,
+        block_sizes=sizes, residual_checkpoint_name=OUTPUT, interpret=interpret,
     )
 
     def one(q_HxTxN, k_KxTxN, v_KxTxN, segments_T):
@@ -122,23 +133,65 @@ def _splash_local(
 
 
 def cached_attention(
-    q: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array
+    q: jax.Array, k: jax.Array, v: jax.Array, positions: jax.Array, rows: jax.Array | None = None
 ) -> jax.Array:
-    """Token at position p of a row attends to cached positions 0..p of that row.
+    """Token at position p of a sequence attends to cached positions 0..p of its slot.
+
+    Only as much of the caches is read as the longest of the sequences has, in blocks whose number is
+    decided at run time (online softmax: Milakov and Gimelshein 2018, arXiv 1805.02867).
 
     Args:
-      q: [B, H, T, N]; k, v: [B, K, S, N], the caches with the new tokens written.
+      q: [B, H, T, N]; k, v: [slots, K, S, N], the caches with the new tokens written.
       positions: int32 [B, T].
+      rows: int32 [B], the slot of each sequence; None: sequence b has slot b.
     """
-    S = k.shape[2]
-    return _masked(q, k, v, jnp.arange(S)[None, None] <= positions[:, :, None])
+    B, H, T, N = q.shape
+    K, S = k.shape[1:3]
+    if S <= _SHORT_CACHE:
+        if rows is not None:
+            k, v = (x.at[rows].get(mode="clip") for x in (k, v))
+        return _masked(q, k, v, jnp.arange(S)[None, None] <= positions[:, :, None])
+    size = min(512, max(64, S // 8))
+    queries = q.reshape(B, K, -1, N)
+    limit = jnp.tile(positions[:, None], (1, H // K, 1)).reshape(B, 1, -1, 1)
+
+    def block(cache: jax.Array, first: jax.Array) -> jax.Array:
+        if rows is None:
+            return jax.lax.dynamic_slice_in_dim(cache, first, size, 2)
+        return jax.vmap(lambda row: jax.lax.dynamic_slice(
+            cache, (row, 0, first, 0), (1, K, size, N))[0])(rows)
+
+    def add(i: jax.Array, carry: tuple) -> tuple:
+        largest, total, out = carry
+        # The last block of a cache that is no multiple of it begins earlier, with keys seen before.
+        first = jnp.minimum(i * size, S - size)
+        place = (first + jnp.arange(size)).reshape(1, 1, 1, size)
+        scores = jnp.matmul(queries, block(k, first).swapaxes(2, 3),
+                            preferred_element_type=jnp.float32) * (1 / math.sqrt(N))
+        scores = jnp.where((place <= limit) & (place >= i * size), scores, -1e30)
+        new = jnp.maximum(largest, scores.max(-1, keepdims=True))
+        keep, weights = jnp.exp(largest - new), jnp.exp(scores - new)
+        mixed = jnp.matmul(weights.astype(v.dtype), block(v, first),
+                           preferred_element_type=jnp.float32)
+        return new, total * keep + weights.sum(-1, keepdims=True), out * keep + mixed
+
+    column = jnp.zeros((B, K, queries.shape[2], 1), jnp.float32)
+    blocks = jnp.minimum(jnp.max(positions) // size + 1, -(-S // size))
+    _, total, out = jax.lax.fori_loop(
+        0, blocks, add, (column - 1e30, column, jnp.zeros(queries.shape, jnp.float32)))
+    return (out / total).astype(v.dtype).reshape(B, H, T, N)
 
 
-def write_cache(cache: jax.Array, new: jax.Array, targets: jax.Array) -> jax.Array:
-    """Puts new [B, K, C, N] at positions targets [B, C] of cache [B, K, S, N].
+def write_cache(
+    cache: jax.Array, new: jax.Array, targets: jax.Array, rows: jax.Array | None = None
+) -> jax.Array:
+    """Puts new [B, K, C, N] at positions targets [B, C] of the rows of cache [slots, K, S, N].
 
-    Targets of a row are different; those from S on are dropped.
+    Targets of a row are different; those from S on are dropped, as are rows that do not exist.
     """
+    if rows is not None:
+        return cache.at[rows[:, None], :, targets].set(
+            new.swapaxes(1, 2), mode="drop", unique_indices=True)
 
     def write_row(cache_KxSxN, new_KxCxN, targets_C):
         return cache_KxSxN.at[:, targets_C].set(new_KxCxN, mode="drop", unique_indices=True)

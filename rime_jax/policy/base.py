@@ -3,6 +3,7 @@
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 Params = Any
 
@@ -13,11 +14,13 @@ class Policy(Protocol):
     Attributes:
       config: the sizes.
       dtype: of activations; matrices are cast to it before they are used.
+      cuts: a decoding cache of n tokens serves also as one of its first m < n.
     """
 
     config: Any
     dtype: Any
     vocab_size: int
+    cuts: bool
 
     def shapes(self) -> Any:
         """A tree like the parameters of `jax.ShapeDtypeStruct`."""
@@ -52,13 +55,31 @@ class Policy(Protocol):
         """An empty decoding cache for `slots` sessions of at most `tokens` tokens."""
 
     def extend(
-        self, params: Params, cache: Any, tokens: jax.Array, start: jax.Array, count: jax.Array
+        self, params: Params, cache: Any, tokens: jax.Array, start: jax.Array, count: jax.Array,
+        rows: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
-        """Feeds each slot its next tokens: hidden states [B, C, D] and the new cache.
+        """Feeds slots their next tokens: hidden states [B, C, D] and the new cache.
 
         Args:
+          params: as `init` returns them, or each stack of layers as a tuple of layers.
           tokens: int32 [B, C]; the first `count[b]` of row b are real.
           start: int32 [B], tokens that row b's cache holds already.
           count: int32 [B], from 0 to C. What rows return beyond their count is undefined, and
             their cache is as if nothing beyond it had been fed.
+          rows: int32 [B], the slot of each row, no slot twice; a number that is no slot stands for
+            a row that is not there, with count 0. None: row b is slot b.
         """
+
+
+def narrow(policy: Policy, params: Params) -> Params:
+    """A copy of parameters with the matrices in the dtype of the policy's activations.
+
+    The policies cast a matrix before each use, so that nothing they compute changes. Norms and the
+    like stay as they are: some are used in float32.
+    """
+
+    def one(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        matrix = sum(axis != "layers" for axis in axes) > 1
+        return jnp.copy(x.astype(policy.dtype) if matrix else x)
+
+    return jax.tree.map(one, params, policy.logical_axes())

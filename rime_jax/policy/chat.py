@@ -17,6 +17,8 @@ Thinking = Literal["auto", "on", "off"]
 
 # Unlikely in any template, and left alone by templates that strip their contents.
 _PLACEHOLDER = "rime{}placeholder"
+# A block of thinking that a template opens, and may close, before a reply.
+_THINKING = re.compile(r"<think>\s*(</think>\s*)?")
 
 
 class TemplateError(ValueError):
@@ -61,19 +63,7 @@ class ChatTokens:
             f"(?<={re.escape(tag[0])})(?={re.escape(tag[1:])})"
             for tag in sorted(markup) if len(tag) > 1) or "(?!)")
         self._special = frozenset(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-        user, reply, follow_up = (_PLACEHOLDER.format(i) for i in range(3))
-        opening = self._render([{"role": "user", "content": user}])
-        longer = self._render([
-            {"role": "user", "content": user},
-            {"role": "assistant", "content": reply},
-            {"role": "user", "content": follow_up},
-        ])
-        between, _, tail = longer.partition(reply)[2].partition(follow_up)
-        if user not in opening or not longer.startswith(opening.partition(user)[0]) or not tail:
-            raise TemplateError(
-                "the chat template does not render turns one after another; a conversation cannot "
-                "grow under it"
-            )
+        between, tail = self._turn_markers()
         self._before = self._markers(between)
         self._after = self._markers(tail)
         if not set(self._before[:1]) & self._special:
@@ -126,24 +116,66 @@ class ChatTokens:
         return tuple(i for i in ids if i not in self._special)
 
     def _decode(self, ids: tuple[int, ...]) -> str:
-        return self._tokenizer.decode(list(ids), skip_special_tokens=True)
+        # A clean-up of spaces would change a memory from task to task.
+        return self._tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
 
     def _opening_markers(self, roles: tuple[str, ...]) -> list[list[int]]:
         """Ids before each message's text, and those after the last."""
+        *pieces, rest = self._pieces(*roles)
+        last = self._markers(rest)
+        if last != self._after:
+            raise TemplateError(
+                f"the chat template starts the first reply with {rest!r} and not as later ones; a "
+                "conversation cannot grow under it"
+            )
+        return [*map(self._markers, pieces), last]
+
+    def _turn_markers(self) -> tuple[str, str]:
+        """Markup from a reply to the next message, and from there to the next reply.
+
+        Raises:
+          TemplateError: they depend on the place in the conversation, apart from a block of
+            thinking, which templates leave out of, or empty in, their histories.
+        """
+        head, start = self._pieces("user")
+        longer_head, *between = self._pieces("user", "assistant", "user", "assistant", "user")
+        starts, ends = between[0::2], between[1::2]
+        same_starts = {_THINKING.sub("", text).rstrip() for text in starts}
+        if (head, start, ends[0]) != (longer_head, starts[-1], ends[1]) or len(same_starts) > 1:
+            raise TemplateError(
+                "the chat template does not render turns one after another, each in the same "
+                "markup and the last with the start of a reply; a conversation cannot grow under "
+                "it, use a template that does so"
+            )
+        return ends[0], start
+
+    def _pieces(self, *roles: str) -> list[str]:
+        """The markup before, between and after messages of these roles."""
         names = [_PLACEHOLDER.format(i) for i in range(len(roles))]
         rest = self._render([{"role": r, "content": n} for r, n in zip(roles, names, strict=True)])
-        markers = []
+        pieces = []
         for name, role in zip(names, roles, strict=True):
-            marker, found, rest = rest.partition(name)
+            piece, found, rest = rest.partition(name)
             if not found:
-                raise TemplateError(f"the chat template drops a {role} message")
-            markers.append(self._markers(marker))
-        return [*markers, self._markers(rest)]
+                raise TemplateError(
+                    f"the chat template drops a {role} message, changes its text or moves it; a "
+                    "conversation cannot grow under it, use a template that does not"
+                )
+            pieces.append(piece)
+        return [*pieces, rest]
 
     def _render(self, messages: list[Message]) -> str:
-        return self._tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, **self._options
-        )
+        try:
+            return self._tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, **self._options
+            )
+        except Exception as error:  # a template is a program, and refuses in its own words
+            roles = ", ".join(m["role"] for m in messages)
+            raise TemplateError(
+                f"the chat template cannot render messages of {roles}: {error}; use a model whose "
+                "template can, or change its chat_template.jinja"
+            ) from error
 
     def _markers(self, text: str) -> list[int]:
         return self._tokenizer(text, add_special_tokens=False).input_ids

@@ -54,11 +54,13 @@ def read(file: pathlib.Path) -> tuple[Family, Any]:
       ModelError: no JSON, another architecture, a variant that is not implemented, a missing field.
     """
     try:
-        fields = _without_nulls(json.loads(file.read_text()))
-    except (OSError, json.JSONDecodeError) as error:
-        raise ModelError(f"{file} cannot be read as JSON: {error}") from error
+        fields = _without_nulls(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ModelError(f"{file} cannot be read as JSON: {error}; copy it again") from error
+    if not isinstance(fields, dict):
+        raise ModelError(f"{file} holds no JSON object; copy it again")
     kind = fields.get("model_type")
-    if kind not in _FAMILIES:
+    if not isinstance(kind, str) or kind not in _FAMILIES:
         raise ModelError(f"{file}: model_type {kind!r}; this version knows {sorted(_FAMILIES)}")
     try:
         return _FAMILIES[kind], _FAMILIES[kind].read(fields)
@@ -130,13 +132,10 @@ def _read_qwen3_5(fields: dict[str, Any]) -> qwen3_5.Qwen3_5Config:
 
 def _read_vision_language(fields: dict[str, Any]) -> qwen3_5.Qwen3_5Config:
     """The text model inside a config of a model that also sees."""
-    text = fields["text_config"]
-    name = "tie_word_embeddings"
-    if name in text and fields.get(name, text[name]) != text[name]:
-        raise ValueError(f"{name} = {fields[name]} but text_config.{name} = {text[name]}; make "
-                         "them agree: false if the files hold lm_head.weight")
     _require(fields)
-    return _read_qwen3_5({name: fields.get(name, False)} | text)
+    # Of the two, transformers' vision-language class obeys the outer one, and writes only that.
+    tied = {k: v for k, v in fields.items() if k == "tie_word_embeddings"}
+    return _read_qwen3_5(fields["text_config"] | tied)
 
 
 def _write_qwen3_5(config: qwen3_5.Qwen3_5Config) -> dict[str, Any]:
@@ -161,7 +160,11 @@ def _read_scaling(turns: Mapping[str, Any]) -> rope.Scaling | None:
     if kind not in rope.SCALINGS:
         raise ValueError(f"rope_type = {kind!r} is not implemented; use a model with 'default' or "
                          f"one of {sorted(rope.SCALINGS)}")
-    return _made(rope.SCALINGS[kind], turns, optional=())
+    for name in ("mscale", "mscale_all_dim"):
+        if name in turns:
+            raise ValueError(f"rope scaling: {name} is not implemented; use a model without it")
+    return _made(rope.SCALINGS[kind], turns,
+                 optional=("beta_fast", "beta_slow", "attention_factor", "truncate"))
 
 
 def _write_decoder(config: qwen3.Qwen3Config) -> dict[str, Any]:
@@ -172,7 +175,8 @@ def _write_decoder(config: qwen3.Qwen3Config) -> dict[str, Any]:
     return fields | {
         "hidden_act": "silu",
         "attention_bias": False,
-        "rope_parameters": {"rope_type": kind, "rope_theta": config.rope_theta, **(scaling or {})},
+        "rope_parameters": {"rope_type": kind, "rope_theta": config.rope_theta,
+                            **_without_nulls(scaling or {})},
     }
 
 
@@ -183,7 +187,7 @@ def _without_nulls(node: Any) -> Any:
 
 
 # Early exports of Llama hold the rotary frequencies, which the config gives.
-_FREQUENCIES = re.compile(r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq$")
+_FREQUENCIES = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq$")
 # The vision tower, and the head that predicts several tokens for speculative decoding.
 _VISION_AND_MTP = re.compile(r"(model\.)?visual\.|mtp\.")
 

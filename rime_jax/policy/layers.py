@@ -1,13 +1,38 @@
-"""Pieces that the model families share: norms, rotary positions, feed-forward, embeddings."""
+"""Pieces that the model families share: remat, norms, rotary positions, feed-forward, embedding."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from rime_jax.policy import attention
+
 # Up to this vocabulary an embedding lookup is a product with one-hot rows: its gradient is then a
 # matrix product too, and not a scatter, which CPUs do one row at a time.
 _ONE_HOT_VOCABULARY = 512
+
+
+# What is kept for the backward pass by each `model.remat`; what is not is computed again.
+REMATS = ("none", "layer", "attention", "matmuls")
+
+
+def remat(layer: Callable, kind: str, prevent_cse: bool) -> Callable:
+    """A layer that keeps for its backward pass what `kind`, one of `REMATS`, says.
+
+    Args:
+      layer: a function of the layer's input and parameters.
+      kind: `none`: everything is kept; `layer`: the input; `attention`: and the fused attention's
+        output; `matmuls`: and the products with the layer's matrices.
+      prevent_cse: False inside of a scan, whose compiler cannot merge both computations.
+    """
+    if kind == "none":
+        return layer
+    policies = jax.checkpoint_policies
+    kept = policies.save_only_these_names(attention.OUTPUT)
+    if kind == "matmuls":
+        kept = policies.save_from_both_policies(kept, policies.dots_with_no_batch_dims_saveable)
+    return jax.checkpoint(layer, prevent_cse=prevent_cse, policy=None if kind == "layer" else kept)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
@@ -44,6 +69,17 @@ def swiglu(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     both_Dx2xF = jnp.stack([p["gate"], p["up"]], 1).astype(x.dtype)
     gate_up = jnp.einsum("btd,dcf->btcf", x, both_Dx2xF)
     return (jax.nn.silu(gate_up[:, :, 0]) * gate_up[:, :, 1]) @ p["down"].astype(x.dtype)
+
+
+def swiglu_apart(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
+    """`swiglu` by one product for each half: without a copy of both, which few tokens do not pay."""
+    gate, up = (x @ p[name].astype(x.dtype) for name in ("gate", "up"))
+    return (jax.nn.silu(gate) * up) @ p["down"].astype(x.dtype)
+
+
+def layer(stack: Any, i: int) -> dict[str, jax.Array]:
+    """Parameters of layer i of a stack: arrays with the layers on their first axis, or a tuple."""
+    return stack[i] if isinstance(stack, tuple) else jax.tree.map(lambda a: a[i], stack)
 
 
 def embed(embedding_VxD: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:

@@ -11,7 +11,7 @@ G = H // K, N head dimension, F feed-forward, V vocabulary, L layers.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -89,7 +89,7 @@ class Qwen3:
     Attributes:
       config: the sizes.
       dtype: of activations; norms, softmax and logits stay in float32.
-      remat: `none`, or `layer`: the backward pass keeps the input of each layer only.
+      remat: what the backward pass keeps, one of `layers.REMATS`.
       attention: kernel of packed sequences, one of `attention.KERNELS`.
     """
 
@@ -101,6 +101,10 @@ class Qwen3:
     @property
     def vocab_size(self) -> int:
         return self.config.vocab_size
+
+    @property
+    def cuts(self) -> bool:
+        return True
 
     def init(self, key: jax.Array) -> Params:
         """Normal weights; the residual outputs are scaled by 1 / sqrt(2 L) (GPT-2)."""
@@ -168,10 +172,9 @@ class Qwen3:
             )
             return self._residuals(p, x_BxTxD, mixed), None
 
-        if self.remat == "layer":
-            block = jax.checkpoint(block, prevent_cse=False)
         x, _ = jax.lax.scan(
-            block, self._embed(params, tokens), params["layers"],
+            layers.remat(block, self.remat, prevent_cse=False), self._embed(params, tokens),
+            params["layers"],
             unroll=c.num_hidden_layers <= _UNROLLED_LAYERS,
         )
         return layers.rms_norm(x, params["final_norm"], c.rms_norm_eps)
@@ -195,6 +198,7 @@ class Qwen3:
         tokens: jax.Array,
         start: jax.Array,
         count: jax.Array,
+        rows: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """See policy/base.py. The layers are unrolled: a scanned cache would be copied per step."""
         c = self.config
@@ -205,12 +209,12 @@ class Qwen3:
         x = self._embed(params, tokens)
         new_cache = []
         for i, (k_cache, v_cache) in enumerate(cache):
-            p = jax.tree.map(lambda a, i=i: a[i], params["layers"])
+            p = layers.layer(params["layers"], i)
             q, k, v = self._qkv(p, x, sin_cos)
-            k_cache = attention.write_cache(k_cache, k, targets_BxC)
-            v_cache = attention.write_cache(v_cache, v, targets_BxC)
-            mixed = attention.cached_attention(q, k_cache, v_cache, positions_BxC)
-            x = self._residuals(p, x, mixed)
+            k_cache = attention.write_cache(k_cache, k, targets_BxC, rows)
+            v_cache = attention.write_cache(v_cache, v, targets_BxC, rows)
+            mixed = attention.cached_attention(q, k_cache, v_cache, positions_BxC, rows)
+            x = self._residuals(p, x, mixed, layers.swiglu_apart)
             new_cache.append((k_cache, v_cache))
         return layers.rms_norm(x, params["final_norm"], c.rms_norm_eps), tuple(new_cache)
 
@@ -220,9 +224,10 @@ class Qwen3:
     def _rotary(self, positions: jax.Array) -> tuple[jax.Array, jax.Array]:
         c = self.config
         frequencies = layers.rotary_frequencies(c.head_dim, c.rope_theta)
-        if c.rope_scaling is not None:
-            frequencies = c.rope_scaling.scale(frequencies)
-        return layers.rotary(positions, frequencies)
+        if c.rope_scaling is None:
+            return layers.rotary(positions, frequencies)
+        sin, cos = layers.rotary(positions, c.rope_scaling.scale(frequencies, c.rope_theta))
+        return c.rope_scaling.amplitude * sin, c.rope_scaling.amplitude * cos
 
     def _qkv(self, p: Params, x_BxTxD: jax.Array, sin_cos) -> tuple[jax.Array, ...]:
         """Queries [B, H, T, N], keys and values [B, K, T, N] of the block's input x."""
@@ -241,12 +246,15 @@ class Qwen3:
         q, k = layers.rotate(q, sin_cos), layers.rotate(k, sin_cos)
         return q.swapaxes(1, 2), k.swapaxes(1, 2), v.swapaxes(1, 2)
 
-    def _residuals(self, p: Params, x_BxTxD: jax.Array, mixed_BxHxTxN: jax.Array) -> jax.Array:
+    def _residuals(
+        self, p: Params, x_BxTxD: jax.Array, mixed_BxHxTxN: jax.Array,
+        feed_forward: Callable[[Params, jax.Array], jax.Array] = layers.swiglu,
+    ) -> jax.Array:
         """Adds the attention's output, then the feed-forward's."""
         B, H, T, N = mixed_BxHxTxN.shape
         flat = mixed_BxHxTxN.swapaxes(1, 2).reshape(B, T, H * N)
         x = x_BxTxD + flat @ p["o"].astype(self.dtype)
-        return x + layers.swiglu(p, layers.rms_norm(x, p["mlp_norm"], self.config.rms_norm_eps))
+        return x + feed_forward(p, layers.rms_norm(x, p["mlp_norm"], self.config.rms_norm_eps))
 
 
 def _shapes(c: Qwen3Config) -> dict[str, tuple[int, ...]]:

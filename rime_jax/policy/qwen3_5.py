@@ -41,7 +41,7 @@ class Qwen3_5:
     Attributes:
       config: the sizes.
       dtype: of activations; norms, softmax, delta-rule state and logits stay in float32.
-      remat: `none`, or `layer`: the backward pass keeps the input of each layer only.
+      remat: what the backward pass keeps, one of `layers.REMATS`.
       attention: kernel of packed sequences, one of `attention.KERNELS`.
     """
 
@@ -53,6 +53,10 @@ class Qwen3_5:
     @property
     def vocab_size(self) -> int:
         return self.config.vocab_size
+
+    @property
+    def cuts(self) -> bool:
+        return LINEAR not in self.config.kinds
 
     def init(self, key: jax.Array) -> Params:
         """See `qwen3_5_parameters.init`."""
@@ -94,10 +98,11 @@ class Qwen3_5:
                 *self._heads(convolved), *self._rates(p, h), segments)
             return self._linear_output(p, x, h, out)
 
-        layer = {FULL: full, LINEAR: linear}
-        if self.remat == "layer":
-            # Unrolled layers are computed once, not twice, unless the compiler may not see it.
-            layer = {kind: jax.checkpoint(f, prevent_cse=unrolled) for kind, f in layer.items()}
+        # Layers side by side, in a period or unrolled, are computed again one after another, each
+        # when its turn comes, unless the compiler sees that nothing but memory asks for it.
+        beside = unrolled or len(period) > 1
+        layer = {kind: layers.remat(f, self.remat, prevent_cse=beside)
+                 for kind, f in ((FULL, full), (LINEAR, linear))}
 
         def block(x: jax.Array, stacks: Params) -> tuple[jax.Array, None]:
             for i, kind in enumerate(period):
@@ -134,7 +139,8 @@ class Qwen3_5:
         )
 
     def extend(
-        self, params: Params, cache: Any, tokens: jax.Array, start: jax.Array, count: jax.Array
+        self, params: Params, cache: Any, tokens: jax.Array, start: jax.Array, count: jax.Array,
+        rows: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
         """See policy/base.py. Unrolled, as for Qwen3.
 
@@ -149,16 +155,21 @@ class Qwen3_5:
         new_cache = []
         for i, (kind, entry) in enumerate(zip(c.kinds, cache, strict=True)):
             place = c.stacks[kind].index(i)
-            p = jax.tree.map(lambda a, place=place: a[place], params[kind])
+            p = layers.layer(params[kind], place)
             if kind == FULL:
                 targets_BxC = attention.write_targets(start, count, C, entry[0].shape[2])
                 q, k, v, gate = self._gated_qkv(p, x, sin_cos)
-                entry = (attention.write_cache(entry[0], k, targets_BxC),
-                         attention.write_cache(entry[1], v, targets_BxC))
-                mixed = attention.cached_attention(q, *entry, positions_BxC)
+                entry = (attention.write_cache(entry[0], k, targets_BxC, rows),
+                         attention.write_cache(entry[1], v, targets_BxC, rows))
+                mixed = attention.cached_attention(q, *entry, positions_BxC, rows)
                 x = self._full_output(p, x, mixed, gate)
-            else:
+            elif rows is None:
                 x, entry = self._extend_linear(p, entry, x, start, count)
+            else:
+                own = tuple(a.at[rows].get(mode="clip") for a in entry)
+                x, own = self._extend_linear(p, own, x, start, count)
+                entry = tuple(a.at[rows].set(b, mode="drop", unique_indices=True)
+                              for a, b in zip(entry, own, strict=True))
             new_cache.append(entry)
         return self._norm(x, params["final_norm"]), tuple(new_cache)
 

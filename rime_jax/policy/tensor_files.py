@@ -49,7 +49,8 @@ def inventory(directory: pathlib.Path) -> dict[str, Stored]:
     model.safetensors, or else of all *.safetensors files.
 
     Raises:
-      ModelError: no or damaged files, or a dtype other than bfloat16, float16 and float32.
+      ModelError: no or damaged files, a tensor in two of them, or a dtype other than bfloat16,
+        float16 and float32.
     """
     found = {}
     for file in _files(directory):
@@ -58,6 +59,9 @@ def inventory(directory: pathlib.Path) -> dict[str, Stored]:
                 for name in f.keys():
                     tensor = f.get_slice(name)
                     _check_dtype(file, name, tensor.get_dtype())
+                    if name in found:
+                        raise ModelError(f"tensor {name} is in {found[name].file} and in {file}; "
+                                         "remove the file that is not of this model")
                     found[name] = Stored(file, name, tuple(tensor.get_shape()))
         except (OSError, safetensors.SafetensorError) as error:
             raise ModelError(f"{file} cannot be read ({error}); copy it again") from error
@@ -110,9 +114,10 @@ def _files(directory: pathlib.Path) -> list[pathlib.Path]:
     if index.is_file():
         try:
             names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (json.JSONDecodeError, KeyError) as error:
-            raise ModelError(f"{index} has no weight_map ({error}); copy it again") from error
-        missing = [name for name in names if not (directory / name).is_file()]
+            missing = [name for name in names if not (directory / name).is_file()]
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ModelError(f"{index} has no weight_map from names of tensors to names of files "
+                             f"({error}); copy it again") from error
         if missing:
             raise ModelError(f"{index} names {missing}, which {directory} lacks; copy them")
         return [directory / name for name in names]

@@ -4,9 +4,11 @@ Weights go straight into their sharded arrays and back, one tensor of a file at 
 parameters themselves a process holds about one tensor.
 """
 
+import errno
 import functools
 import json
 import logging
+import os
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +30,8 @@ SIZES = ASSETS / "sizes"
 
 # Names in a message; more are counted.
 _SHOWN = 4
+# Rows of an embedding that are in memory together while two are compared.
+_COMPARED_ROWS = 4096
 
 
 def resolve(path: str) -> pathlib.Path:
@@ -36,13 +40,13 @@ def resolve(path: str) -> pathlib.Path:
     Raises:
       ModelError: there is no such directory.
     """
-    for candidate in (pathlib.Path(path), ASSETS / path, SIZES / path):
+    for candidate in (pathlib.Path(os.path.expanduser(path)), ASSETS / path, SIZES / path):
         if (candidate / "config.json").is_file():
             return candidate
     shipped = sorted(p.name for p in ASSETS.glob("*") if (p / "config.json").is_file())
     raise ModelError(
         f"model.path = {path!r}: no directory with a config.json, and not one of the shipped "
-        f"models {shipped}"
+        f"models {shipped}; nothing is downloaded, give the path of a model directory"
     )
 
 
@@ -54,7 +58,7 @@ def make_policy(
     Args:
       directory: holds a config.json.
       dtype: of activations.
-      remat: `none` or `layer`.
+      remat: one of `layers.REMATS`.
       attention: one of `attention.KERNELS`.
 
     Raises:
@@ -65,10 +69,13 @@ def make_policy(
 
 
 def check(directory: pathlib.Path, policy: base.Policy) -> None:
-    """Compares names and shapes of the stored weights with the policy's; reads no weights.
+    """Compares names and shapes of the stored weights with the policy's.
+
+    Weights are not read, but for the copy of its embeddings that a tied model may carry.
 
     Raises:
-      ModelError: lists the tensors that are missing, unexpected or of another shape.
+      ModelError: lists the tensors that are missing, unexpected or of another shape; or the copy
+        is none.
     """
     _match(directory, policy, layout.tensors(policy))
 
@@ -125,8 +132,14 @@ def save(
       max_shard_bytes: of one file, unless a single tensor is larger; several get an index.
       stop_ids: ids at which a program that loads the model should stop (generation_config.json);
         without them it stops at the tokenizer's end of text.
+
+    Raises:
+      NotADirectoryError: there is a file of that name; it stays.
     """
     directory = directory.resolve()
+    if directory.exists() and not directory.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, "a file has the name of the model directory",
+                                 str(directory))
     every = [tensor for own in layout.tensors(policy).values() for tensor in own]
     files, flat = _plan(every, dtype, max_shard_bytes), layout.flat(params)
     if jax.process_index() > 0:
@@ -197,10 +210,13 @@ def _match(
         canonical = family.canonical(name)
         if canonical is None:
             unused.append(name)
+        elif canonical in found:
+            raise ModelError(f"{directory}: tensors {found[canonical].name} and {name} are the "
+                             "same parameter; remove one")
         else:
             found[canonical] = tensor
     if "head" not in wanted:
-        found.pop(family.hf_names["head"][0], None)  # tied models may carry a copy
+        _drop_copy(directory, found, family.hf_names["head"][0], family.hf_names["embed"][0])
     if unused:
         _tell(f"{directory}: {_some(unused)} not used by this text model")
     faults = {
@@ -215,6 +231,22 @@ def _match(
         raise ModelError(f"{directory}: the *.safetensors files do not hold the model of "
                          f"config.json; " + "; ".join(told))
     return found
+
+
+def _drop_copy(
+    directory: pathlib.Path, found: dict[str, tensor_files.Stored], head: str, embed: str
+) -> None:
+    """Takes the head out of a tied model's tensors, where it is a copy of the embeddings."""
+    copy, original = found.pop(head, None), found.get(embed)
+    if copy is None or original is None:
+        return
+    n = original.shape[0]
+    rows = [slice(i, min(i + _COMPARED_ROWS, n)) for i in range(0, n, _COMPARED_ROWS)]
+    if copy.shape != original.shape or not all(
+            np.array_equal(copy.read((r,)), original.read((r,))) for r in rows):
+        raise ModelError(
+            f"{directory}: config.json says tie_word_embeddings, but {head} is not {embed}; set it "
+            f"to false, or remove {head} from the files")
 
 
 @functools.cache

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from rime_jax.rollout import checked
 from rime_jax.rollout.trajectory import Status
+from rime_jax.sampler.base import SamplerStop
 
 T = TypeVar("T")
 
@@ -25,11 +26,14 @@ def blame(status: Status) -> Iterator[None]:
     """Turns everything that the body raises into an `InfrastructureFailure` of that status.
 
     Exits and cancellations too, where they are the called part's own. Only what happens to the
-    task itself passes through: somebody cancels it, or it is thrown away unfinished.
+    task itself passes through: somebody cancels it, or it is thrown away unfinished; and a
+    `SamplerStop`, which ends the program.
     """
     task = asyncio.current_task()
     try:
         yield
+    except SamplerStop:
+        raise
     except BaseException as error:
         # A coroutine that is thrown away is closed by whoever lets go of it, not by its task.
         thrown_away = asyncio.current_task(task.get_loop()) is not task

@@ -9,11 +9,18 @@ from rime_jax.rollout.trajectory import Rollout
 
 
 async def collect(
-    context: Context, streams: Sequence[streams_lib.Stream], siblings: int, seed: tuple[int, ...]
+    context: Context, streams: Sequence[streams_lib.Stream], siblings: int, seed: tuple[int, ...],
+    groups: Sequence[int] | None = None,
 ) -> list[Rollout]:
-    """Plays each stream `siblings` times, all at once; siblings of a stream follow one another."""
+    """Plays each stream `siblings` times, all at once; siblings of a stream follow one another.
+
+    Args:
+      groups: the number of each stream among those of all processes; None: these are all. With
+        `seed` it decides the randomness of a stream's rollouts, wherever they are played.
+    """
+    numbers = range(len(streams)) if groups is None else groups
     return await asyncio.gather(*(
         run_rollout(context, stream, group, sibling, seed)
-        for group, stream in enumerate(streams)
+        for group, stream in zip(numbers, streams, strict=True)
         for sibling in range(siblings)
     ))

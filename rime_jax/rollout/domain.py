@@ -8,6 +8,7 @@ import numpy as np
 
 from rime_jax import memory, prompts, streams
 from rime_jax.envs import base as env_base
+from rime_jax.judge import rubric
 
 Split = Literal["train", "heldout"]
 
@@ -21,6 +22,7 @@ class Domain:
       prompts: the wording of both roles.
       memory_format: the grammar of a memory.
       make_stream: split → (i, rng) → stream i, for `streams.StreamSource`.
+      judge_words: of the judge's rubric.
       words: text that a tokenizer has to know in full; '' where any tokenizer will do.
       memory_truth: (task, items of a memory) → what the memory knows, for the logs only.
       true_memory: task → the memory of a writer that knows everything, for evaluation only.
@@ -31,6 +33,7 @@ class Domain:
     prompts: prompts.Prompts
     memory_format: memory.MemoryFormat
     make_stream: Callable[[Split], Callable[[int, np.random.Generator], streams.Stream]]
+    judge_words: rubric.DomainWords
     words: str
     memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None
     true_memory: Callable[[streams.Task], str] | None

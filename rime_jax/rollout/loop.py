@@ -39,7 +39,7 @@ class Context:
     Attributes:
       options: `config.rollout`.
       judge: None: no exploration scores at all (not a failure).
-      judge_timeout_s: seconds for one verdict.
+      judge_timeout_s: seconds for one verdict; None: the judge sees to it.
       temperature: of sampling.
       given_memory: task → the memory that it starts from, instead of the one written before;
         nothing is written or judged then. A constant '' makes the stateless counterpart of a
@@ -51,7 +51,7 @@ class Context:
     domain: Domain
     chat: chat_lib.ChatTokens
     options: ml_collections.ConfigDict
-    judge_timeout_s: float
+    judge_timeout_s: float | None
     temperature: float
     given_memory: Callable[[streams.Task], str] | None = None
 

@@ -4,6 +4,12 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+from rime_jax import config
+
+
+class SamplerStop(config.ConfigError):
+    """The sampler can serve no more and trying again cannot help; it ends the program."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
@@ -42,9 +48,17 @@ class Session(Protocol):
 
 
 class Sampler(Protocol):
-    """Generates for many sessions at once."""
+    """Generates for many sessions at once.
+
+    Attributes:
+      context_tokens: tokens of one session.
+      generated_tokens: since the start.
+      publish_s: seconds of the last publish.
+    """
 
     context_tokens: int
+    generated_tokens: int
+    publish_s: float
 
     def open(
         self, role: str, ids: Sequence[int], seed: Sequence[int], parent: Session | None = None
@@ -65,3 +79,9 @@ class Sampler(Protocol):
 
         Caches made with older parameters are computed again before the next token.
         """
+
+    def warm_up(self) -> None:
+        """Does ahead what would make the first request slow; needs a publish."""
+
+    def metrics(self) -> dict[str, float]:
+        """What happened since the last call, under the names of its curves (`sampler/…`)."""

@@ -1,9 +1,12 @@
-"""The native sampler: all live sessions are decoded together on the local devices.
+"""The native sampler: live sessions are decoded together on the local devices.
 
-Each session owns a slot of one cache and keeps it between turns: a turn feeds only the tokens that
-are new, then decodes until every slot has stopped, in one dispatch. Shapes are fixed (slots,
-prefill chunk), so nothing is compiled after `warm_up`. Slots are spread over the local devices, and
-each device decodes its own without waiting for the others.
+Each session has a slot of one cache and keeps it between turns, so that a turn feeds only the tokens
+that are new. In rounds, every request feeds a chunk of its prompt or samples a block of tokens
+(calls.py); sessions join and leave between rounds. When slots run short, the session that has been
+idle the longest loses its own and is computed again at its next turn. Equal beginnings are computed
+once (sharing.py). Shapes are few and fixed: nothing is compiled after `warm_up`.
+
+The devices work while the event loop goes on: a round is dispatched and awaited in a thread.
 
 The randomness of a token depends on its session's seed and its position alone, and rows do not see
 each other: what a session generates does not depend on what else is being generated.
@@ -11,6 +14,7 @@ each other: what a session generates does not depend on what else is being gener
 
 import asyncio
 import collections
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,65 +22,71 @@ import jax
 import numpy as np
 
 from rime_jax.policy.base import Policy
+from rime_jax.sampler import calls
 from rime_jax.sampler.base import Generation
+from rime_jax.sampler.calls import Call, Feed, Planner, Request
 from rime_jax.sampler.program import SamplerProgram
+from rime_jax.sampler.reshard import Reshard
+from rime_jax.sampler.sharing import Copy, share
+from rime_jax.sampler.slots import Slot, Slots
 
 
 class NativeSession:
-    """See `sampler.base.Session`."""
+    """See `sampler.base.Session`. One generation at a time; `extend` not during one.
+
+    A generation that is cancelled or fails leaves the session as it was before.
+    """
 
     def __init__(self, sampler: "NativeSampler", set_name: str, ids: list[int], key: np.ndarray):
         self.ids = ids
+        self.set_name = set_name
+        self.key = key
+        self.slot: Slot | None = None
+        self.request: Request | None = None
+        self.closed = False
         self._sampler = sampler
-        self._set = set_name
-        self._key = key
-        self._slot: int | None = None
-        # The cache holds ids[:cached], computed in the sampler's `epoch`.
-        self._cached = 0
-        self._epoch = -1
-        self._closed = False
 
     def extend(self, ids: Sequence[int]) -> None:
+        if self.request is not None:
+            raise RuntimeError("extend during a generation; await or cancel it first")
         self.ids.extend(ids)
 
     async def generate(self, max_new_tokens: int, temperature: float = 1.0) -> Generation:
-        if self._closed:
+        if self.closed:
             raise RuntimeError("generate on a closed session; open a new one")
+        if self.request is not None:
+            raise RuntimeError("a session generates once at a time; await the other call first")
         if not self.ids:
             raise ValueError("a session needs at least one prompt token before it can generate")
         if len(self.ids) >= self._sampler.context_tokens:
             return Generation([], [], [], "context")
         if max_new_tokens < 1:
             return Generation([], [], [], "length")
-        return await self._sampler._submit(_Request(self, max_new_tokens, temperature))
+        self.request = Request(self, max_new_tokens, temperature)
+        try:
+            self._sampler._submit(self.request)
+            return await self.request.future
+        except BaseException:
+            self._sampler._take_back(self.request)
+            raise
+        finally:
+            self.request = None
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._sampler._release(self)
-
-
-class _Request:
-    """One `generate` call on its way: what it has produced, and the future that waits."""
-
-    def __init__(self, session: NativeSession, max_new_tokens: int, temperature: float):
-        self.session = session
-        self.left = max_new_tokens
-        self.temperature = temperature
-        self.ids: list[int] = []
-        self.logprobs: list[float] = []
-        self.versions: list[int] = []
-        self.future: asyncio.Future = asyncio.get_running_loop().create_future()
-
-    def finish(self, reason: str) -> None:
-        if not self.future.done():
-            self.future.set_result(
-                Generation(self.ids, self.logprobs, self.versions, reason)
-            )
+        if not self.closed:
+            self.closed = True
+            self._sampler._close(self)
 
 
 class NativeSampler:
-    """See `sampler.base.Sampler`."""
+    """See `sampler.base.Sampler`.
+
+    Attributes:
+      version: of the parameters in use.
+      generated_tokens: since the start.
+      publish_s: seconds of the last publish.
+      busy_s: seconds, since the start, that the devices had a round to work on.
+    """
 
     def __init__(
         self,
@@ -88,6 +98,7 @@ class NativeSampler:
         context_tokens: int,
         decode_block: int,
         prefill_chunks: Sequence[int],
+        shared_prefix: int = 128,
         devices: Sequence[jax.Device] | None = None,
         tensor: int = 1,
     ):
@@ -95,10 +106,11 @@ class NativeSampler:
           policy: the pure functions.
           role_sets: role → name of its parameter set.
           stop_ids: ids that end a generation.
-          slots: sessions that live at once; further ones wait for a slot.
+          slots: sessions that are decoded together.
           context_tokens: tokens of one session.
-          decode_block: most tokens per dispatch.
-          prefill_chunks: prompt tokens per dispatch, ascending; one compiled program each.
+          decode_block: most tokens of a session per round.
+          prefill_chunks: prompt tokens of a session per round, ascending; each compiled for itself.
+          shared_prefix: fewest prompt tokens worth copying from another session's slot.
           devices: local devices to spread the slots over.
           tensor: devices that share one copy of the parameters; the number of such groups must
             divide `slots`.
@@ -106,32 +118,43 @@ class NativeSampler:
         Raises:
           ValueError: the slots cannot be spread evenly.
         """
+        devices = list(devices or jax.local_devices())
+        self._reshard = Reshard(policy, devices, tensor)
+        self._program = SamplerProgram(
+            policy, stop_ids, slots=slots, context_tokens=context_tokens, block=decode_block,
+            devices=devices, tensor=tensor,
+        )
+        groups, few = self._program.groups, self._program.few
+        self._planner = Planner(
+            slots, groups, few, tuple(sorted({1, *prefill_chunks})), decode_block, context_tokens)
+        self._slots = Slots(slots, groups, policy.cuts, shared_prefix)
+        self._step, self._cache = self._program.step, self._program.empty_cache()
+        self._role_sets, self._stop_ids = dict(role_sets), frozenset(stop_ids)
+        self._params: dict[str, Any] = {}
+        # Counts what makes caches void: new parameters, and device calls that failed.
+        self._epoch = 0
+        self._waiting: collections.deque[Request] = collections.deque()
+        self._running: dict[Slot, Request] = {}
+        self._loop_task: asyncio.Task | None = None
+        self._rounds = 0
+        self._counts: collections.Counter[str] = collections.Counter()
         self.context_tokens = context_tokens
         self.version = -1
         self.generated_tokens = 0
-        self._role_sets = dict(role_sets)
-        self._stop_ids = tuple(stop_ids)
-        self._slots = slots
-        self._block = decode_block
-        self._chunks = tuple(prefill_chunks)
-        self._program = SamplerProgram(
-            policy, stop_ids, slots=slots, context_tokens=context_tokens, block=decode_block,
-            devices=list(devices or jax.local_devices()), tensor=tensor,
-        )
-        self._step = self._program.step
-        self._cache = self._program.empty_cache()
-        # Counts what makes caches void: new parameters, and device calls that failed.
-        self._epoch = 0
-        self._params: dict[str, Any] = {}
-        self._free = list(range(slots))
-        self._waiting: collections.deque[_Request] = collections.deque()
-        self._running: dict[int, _Request] = {}
-        self._loop_task: asyncio.Task | None = None
+        self.publish_s = self.busy_s = 0.0
 
     @property
     def traces(self) -> int:
         """Device programs traced so far."""
         return self._program.traces
+
+    def metrics(self) -> dict[str, float]:
+        """Since the last call: prompt tokens computed and copied, and sessions evicted."""
+        counts, self._counts = self._counts, collections.Counter()
+        evictions, self._slots.evictions = self._slots.evictions, 0
+        return {"sampler/prefilled_tokens": float(counts["prefilled"]),
+                "sampler/copied_tokens": float(counts["copied"]),
+                "sampler/evictions": float(evictions)}
 
     def open(
         self,
@@ -145,141 +168,180 @@ class NativeSampler:
         if parent is not None:
             if list(ids[: len(parent.ids)]) != parent.ids:
                 raise ValueError("the parent's ids are not a prefix of the new session's")
-            if parent._set == session._set and parent._slot is not None:
-                session._slot, parent._slot = parent._slot, None
-                session._cached = parent._cached
-                session._epoch = parent._epoch
+            slot = parent.slot
             parent.close()
+            if slot is not None and parent.set_name == session.set_name:
+                self._slots.give(slot, session)
         return session
 
     async def publish(self, params: Mapping[str, Any], version: int) -> None:
-        self.set_params(params, version)
+        began = time.monotonic()
+        made = self._made(params)
+        await asyncio.get_running_loop().run_in_executor(None, jax.block_until_ready, made)
+        self._put_into_use(made, version, began)
 
     def set_params(self, params: Mapping[str, Any], version: int) -> None:
         """`publish` for callers outside an event loop."""
-        self._params = {
-            # A copy: the learner's next update consumes its own buffers.
-            name: jax.device_put(self._program.narrow(params[name]), self._program.params_at)
-            for name in set(self._role_sets.values())
-        }
-        self.version = version
+        began = time.monotonic()
+        self._put_into_use(jax.block_until_ready(self._made(params)), version, began)
+
+    def _made(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self._reshard(params[name]) for name in
+                sorted(set(self._role_sets.values()))}
+
+    def _put_into_use(self, made: dict[str, Any], version: int, began: float) -> None:
+        self._params, self.version = made, version
         self._epoch += 1
+        self._slots.forget()
+        self.publish_s = time.monotonic() - began
 
     def warm_up(self) -> None:
         """Compiles every program; needs parameters (`set_params`)."""
-        idle = np.zeros(self._slots, np.int32)
-        for chunk in self._chunks:
-            tokens = np.zeros((self._slots, chunk), np.int32)
-            keys = np.zeros((self._slots, 2), np.uint32)
-            for params in self._params.values():
-                self._call(params, tokens, idle, idle, idle, keys, np.ones(self._slots, np.float32))
+        groups, few = self._program.groups, self._program.few
+        each = self._planner.slots // groups
+        for params in self._params.values():
+            for chunk in self._planner.chunks:
+                self._enqueue(params, calls.all_rows([], chunk, self._planner.slots, groups))
+                if few:
+                    self._enqueue(params, calls.few_rows([], chunk, few, groups, each))
+        self._copy([])
+        jax.block_until_ready(self._cache)
 
-    def _submit(self, request: _Request) -> asyncio.Future:
+    def _submit(self, request: Request) -> None:
         self._waiting.append(request)
         if self._loop_task is None or self._loop_task.done():
             self._loop_task = asyncio.get_running_loop().create_task(self._run())
-        return request.future
 
-    def _release(self, session: NativeSession) -> None:
-        if session._slot is not None:
-            self._free.append(session._slot)
-            abandoned = self._running.pop(session._slot, None)
-            if abandoned is not None:
-                abandoned.future.cancel()
-            session._slot = None
+    def _take_back(self, request: Request) -> None:
+        """Undoes a request that was cancelled or failed."""
+        session = request.session
+        if not session.closed:
+            del session.ids[request.start :]
+            if session.slot is not None:
+                # The last token is fed again, for what follows it.
+                self._cut(session.slot, len(session.ids) - 1, request.flying)
+
+    def _close(self, session: NativeSession) -> None:
+        request, slot = session.request, session.slot
+        if request is not None:
+            request.future.cancel()
+        if slot is not None:
+            self._cut(slot, slot.cached, request is not None and request.flying)
+            self._slots.release(slot)
+
+    def _cut(self, slot: Slot, tokens: int, flying: bool) -> None:
+        """The slot holds `tokens` at most; a recurrent state that moves on holds nothing known."""
+        if self._slots.cuts:
+            slot.cached = min(slot.cached, tokens)
+        elif flying or slot.cached > tokens:
+            slot.cached = 0
 
     async def _run(self) -> None:
-        """Dispatches until no request is left. A failure reaches every caller that waits."""
+        """Rounds until no request is left. A failure reaches every caller that waits."""
         try:
             while True:
-                # Everyone woken by the last dispatch first gets to its next request, so that one
-                # dispatch serves all; three rounds also pass through a task or a wait_for.
+                # Everyone woken by the last round first gets to its next request, so that one
+                # round serves all; three turns also pass through a task or a wait_for.
                 for _ in range(3):
                     await asyncio.sleep(0)
                 self._admit()
                 if not self._running:
-                    if not self._waiting:
-                        return
-                    # Every slot is held by a session between two turns.
-                    await asyncio.sleep(0.001)
-                    continue
-                for set_name in sorted({r.session._set for r in self._running.values()}):
-                    self._dispatch(set_name)
-        except Exception as error:
+                    return
+                await self._round()
+        except BaseException as error:
             for request in [*self._running.values(), *self._waiting]:
                 if not request.future.done():
-                    request.future.set_exception(error)
+                    if isinstance(error, Exception):
+                        request.future.set_exception(error)
+                    else:
+                        request.future.cancel()
             self._running.clear()
             self._waiting.clear()
             # The cache was donated to the call that failed.
             self._cache = self._program.empty_cache()
             self._epoch += 1
+            if not isinstance(error, Exception):
+                raise
 
     def _admit(self) -> None:
-        """Gives waiting requests the slot of their session, or a free one, in order of arrival."""
+        """Gives waiting requests the slot of their session, or another, in order of arrival."""
         self._running = {s: r for s, r in self._running.items() if not r.future.done()}
-        left = collections.deque()
-        for request in self._waiting:
+        waiting = [r for r in self._waiting if not r.future.done()]
+        for request in waiting:
+            if request.session.slot is not None:
+                self._running[request.slot] = request
+        self._waiting.clear()
+        for request in waiting:
             session = request.session
-            if session._closed:
-                request.future.cancel()
-            if request.future.cancelled():
-                continue
-            if session._slot is None and self._free:
-                session._slot = self._free.pop(0)
-                session._cached = 0
-            if session._slot is None:
-                left.append(request)
-                continue
-            self._running[session._slot] = request
-        self._waiting = left
+            if session.slot is None and self._slots.take(
+                    session, session.set_name, self._epoch, self._running) is None:
+                self._waiting.append(request)
+            else:
+                self._running[request.slot] = request
 
-    def _dispatch(self, set_name: str) -> None:
-        """Feeds one chunk to every running request of a parameter set and decodes a block."""
-        batch = {s: r for s, r in self._running.items() if r.session._set == set_name}
-        for session in (r.session for r in batch.values()):
-            if session._epoch != self._epoch:
-                session._cached, session._epoch = 0, self._epoch
-        pending = {s: len(r.session.ids) - r.session._cached for s, r in batch.items()}
-        longest = max(pending.values())
-        chunk = next((c for c in self._chunks if c >= longest), self._chunks[-1])
-        N = self._slots
-        tokens = np.zeros((N, chunk), np.int32)
-        start, count, budget = (np.zeros(N, np.int32) for _ in range(3))
-        keys, temperature = np.zeros((N, 2), np.uint32), np.ones(N, np.float32)
-        for slot, request in batch.items():
-            session = request.session
-            n = min(pending[slot], chunk)
-            tokens[slot, :n] = session.ids[session._cached : session._cached + n]
-            start[slot], count[slot] = session._cached, n
-            keys[slot], temperature[slot] = session._key, request.temperature
-            if n == pending[slot]:
-                room = self.context_tokens - len(session.ids)
-                budget[slot] = min(self._block, request.left, room)
-        ids, logprobs, lengths = self._call(
-            self._params[set_name], tokens, start, count, budget, keys, temperature
-        )
-        for slot, request in batch.items():
-            self._harvest(slot, request, int(count[slot]), ids[slot], logprobs[slot],
-                          int(lengths[slot]))
+    async def _round(self) -> None:
+        """One chunk or one block for every running request."""
+        self._rounds += 1
+        began, version = time.monotonic(), self.version
+        dispatched: list[tuple[Call, Any]] = []
+        for slot, request in self._running.items():
+            slot.used = self._rounds
+            if slot.epoch != self._epoch or slot.set_name != request.session.set_name:
+                slot.epoch, slot.set_name = self._epoch, request.session.set_name
+                slot.cached, request.leader, request.looked = 0, None, False
+        for set_name in sorted({r.session.set_name for r in self._running.values()}):
+            own = [r for r in self._running.values() if r.session.set_name == set_name]
+            going, copies = share(own, self._slots)
+            for batch in _independent(copies, self._program.few, self._program.groups):
+                self._copy(batch)
+            dispatched += [(call, self._enqueue(self._params[set_name], call))
+                           for call in self._planner.plan(going)]
+        flying = [feed for call, _ in dispatched for feed in call.feeds]
+        for feed in flying:
+            feed.request.flying = True
+        results, ended = await asyncio.get_running_loop().run_in_executor(
+            None, _fetch, [out for _, out in dispatched])
+        for feed in flying:
+            feed.request.flying = False
+        self.busy_s += ended - began
+        for (call, _), (ids, logprobs, lengths) in zip(dispatched, results, strict=True):
+            for feed in call.feeds:
+                at = feed.place
+                self._harvest(feed, ids[at], logprobs[at], int(lengths[at]), version)
 
-    def _call(self, params, tokens, start, count, budget, keys, temperature):
-        host = (tokens, start, count, budget, keys, temperature)
-        placed = jax.device_put(host, self._program.by_slot)
+    def _enqueue(self, params: Any, call: Call) -> Any:
+        placed = jax.device_put((call.rows, *call.arrays), self._program.by_slot)
         self._cache, *out = self._step(params, self._cache, *placed)
-        return jax.device_get(out)
+        return out
 
-    def _harvest(self, slot, request: _Request, fed: int, ids, logprobs, n: int) -> None:
-        session = request.session
-        session._cached += fed
+    def _copy(self, copies: Sequence[Copy]) -> None:
+        groups, few = self._program.groups, max(1, self._program.few)
+        source = np.zeros((groups, few), np.int32)
+        # Numbers that are no slots' copy nothing.
+        target = np.tile(self._planner.slots + np.arange(few, dtype=np.int32), (groups, 1))
+        taken: collections.Counter[int] = collections.Counter()
+        for copy in copies:
+            at = copy.target.group, taken[copy.target.group]
+            source[at], target[at] = copy.source.row, copy.target.row
+            taken[copy.target.group] += 1
+            self._counts["copied"] += copy.target.cached
+        placed = jax.device_put((source.ravel(), target.ravel()), self._program.by_slot)
+        (self._cache,) = self._program.copy(self._cache, *placed)
+
+    def _harvest(self, feed: Feed, ids, logprobs, n: int, version: int) -> None:
+        request, slot, session = feed.request, feed.slot, feed.request.session
+        if request.future.done():
+            return  # Cancelled meanwhile; its slot was dealt with then.
+        slot.cached += feed.count
+        self._counts["prefilled"] += feed.count
         if n:
             new = ids[:n].tolist()
             session.ids.extend(new)
             # The last sampled token has not been fed yet.
-            session._cached += n - 1
+            slot.cached += n - 1
             request.ids += new
             request.logprobs += logprobs[:n].tolist()
-            request.versions += [self.version] * n
+            request.versions += [version] * n
             request.left -= n
             self.generated_tokens += n
         if request.ids and request.ids[-1] in self._stop_ids:
@@ -292,3 +354,20 @@ class NativeSampler:
             return
         del self._running[slot]
         request.finish(reason)
+
+
+def _independent(copies: Sequence[Copy], few: int, groups: int) -> list[list[Copy]]:
+    """Batches that one program can make: a copy's source is no target before it in its batch."""
+    batches: list[list[Copy]] = []
+    for copy in copies:
+        last = batches[-1] if batches else None
+        if (last is None or copy.source in [c.target for c in last]
+                or sum(c.target.group == copy.target.group for c in last) >= max(1, few)):
+            batches.append([])
+        batches[-1].append(copy)
+    return batches
+
+
+def _fetch(outputs: Sequence[Any]) -> tuple[Sequence[Any], float]:
+    """Results on the host, and when they were there."""
+    return jax.device_get(outputs), time.monotonic()

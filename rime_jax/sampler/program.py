@@ -2,7 +2,7 @@
 
 It can be compiled for devices that are not there (rime_jax.aot): nothing here holds an array.
 
-Dimensions: N slots, C tokens of a chunk, D model, V vocabulary.
+Dimensions: N slots, R rows of a call, C tokens of a chunk, D model, V vocabulary.
 """
 
 import functools
@@ -12,15 +12,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from rime_jax.learner import mesh as mesh_lib
-from rime_jax.policy.base import Params, Policy
+from rime_jax.policy.base import Policy
+from rime_jax.sampler.reshard import group_mesh, params_at, shapes
+
+
+# Calls that serve a few slots have a row for every this many slots.
+_FEW = 8
 
 
 class SamplerProgram:
-    """Feeds every slot a chunk of its prompt, then samples until all slots have stopped.
+    """Feeds slots a chunk of their prompts, then samples until all of them have stopped.
 
     The devices form groups of `tensor`. A group has a whole copy of the parameters, its heads and
     features divided among its devices, and decodes its own slots without waiting for other groups.
@@ -29,11 +34,15 @@ class SamplerProgram:
       params_at: the sharding of each parameter.
       cache_at: the sharding of each array of the cache.
       by_slot: of what has one row per slot.
-      step: jitted (params, cache, tokens [N, C], start [N], count [N], budget [N], keys [N, 2],
-        temperature [N]) → (cache, ids [N, block], log-probabilities [N, block], lengths [N]); the
-        cache is consumed.
+      few: rows of each group in a call that serves a few slots only; 0: no such calls.
+      step: jitted (params, cache, rows, tokens [R, C], start [R], count [R], budget [R],
+        keys [R, 2], temperature [R]) → (cache, ids [R, block], log-probabilities [R, block],
+        lengths [R]); the cache is consumed. rows: int32 [R], for each row the number of its slot
+        within its group, R / groups rows of each group in turn (policy/base.py, `extend`); None:
+        all slots.
+      copy: jitted (cache, from [groups × few], to [groups × few]) → (cache,), slots copied within
+        each group by their numbers there; the cache is consumed. A `to` that is no slot copies nothing.
       empty_cache: jitted () → cache.
-      narrow: jitted params → a copy in the dtype that the policy computes with.
       traces: programs traced so far.
     """
 
@@ -53,11 +62,8 @@ class SamplerProgram:
         Raises:
           ValueError: the devices do not form groups, or the slots cannot be spread over them.
         """
-        if len(devices) % tensor:
-            raise ValueError(
-                f"{len(devices)} local devices cannot form groups of {tensor} that share the "
-                "sampler's parameters; choose a divisor")
-        groups = len(devices) // tensor
+        self.mesh = group_mesh(devices, tensor)
+        groups = self.mesh.shape["data"]
         if slots % groups:
             raise ValueError(
                 f"sampler.slots = {slots} cannot be spread evenly over {groups} "
@@ -65,18 +71,18 @@ class SamplerProgram:
         self._policy, self._block = policy, block
         self._stop_ids = np.array(tuple(stop_ids), np.int32)
         self.slots, self.context_tokens = slots, context_tokens
-        # The learner's axis names, so that its table of rules places the parameters.
-        self.mesh = Mesh(np.array(devices).reshape(groups, 1, tensor), mesh_lib.AXES,
-                         axis_types=(AxisType.Auto,) * 3)
-        self.params_at = mesh_lib.shardings(self.mesh, policy.logical_axes(), policy.shapes())
+        self.groups = groups
+        self.few = slots // groups // _FEW
+        self.params_at = params_at(policy, self.mesh)
         self.by_slot = NamedSharding(self.mesh, P("data"))
         self.traces = 0
         make_cache = functools.partial(policy.init_cache, slots, context_tokens)
         self.cache_at = jax.tree.map(self._cache_sharding, jax.eval_shape(make_cache))
         self.empty_cache = jax.jit(make_cache, out_shardings=self.cache_at)
-        self.step = jax.jit(self._spread(), donate_argnums=1, out_shardings=(
+        self.step = jax.jit(self._each_group(self._step, 1, 3), donate_argnums=1, out_shardings=(
             self.cache_at, *[self.by_slot] * 3))
-        self.narrow = jax.jit(functools.partial(narrow, policy))
+        self.copy = jax.jit(self._each_group(_copy, 0, 0), donate_argnums=0,
+                            out_shardings=(self.cache_at,))
 
     def lower_step(self, chunk: int) -> jax.stages.Lowered:
         """`step` for abstract arguments with C = `chunk`."""
@@ -85,11 +91,10 @@ class SamplerProgram:
         def rows(dtype: Any, *more: int) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct((N, *more), dtype, sharding=self.by_slot)
 
-        params = jax.eval_shape(functools.partial(narrow, self._policy), self._policy.shapes())
         cache = jax.eval_shape(lambda: self._policy.init_cache(N, self.context_tokens))
         return self.step.lower(
-            mesh_lib.abstract(params, self.params_at), mesh_lib.abstract(cache, self.cache_at),
-            rows(jnp.int32, chunk), rows(jnp.int32), rows(jnp.int32), rows(jnp.int32),
+            mesh_lib.abstract(shapes(self._policy), self.params_at),
+            mesh_lib.abstract(cache, self.cache_at), None, rows(jnp.int32, chunk), rows(jnp.int32), rows(jnp.int32), rows(jnp.int32),
             rows(jnp.uint32, 2), rows(jnp.float32))
 
     def _cache_sharding(self, x: jax.ShapeDtypeStruct) -> NamedSharding:
@@ -97,25 +102,34 @@ class SamplerProgram:
         heads = x.ndim == 4 and x.shape[1] % self.mesh.shape["tensor"] == 0
         return NamedSharding(self.mesh, P("data", "tensor") if heads else P("data"))
 
-    def _spread(self) -> Callable:
-        """`_step` with each group by itself; what happens inside a group is the compiler's."""
-        slots = P("data")
-        return jax.shard_map(
-            self._step, mesh=self.mesh, axis_names={"data"}, in_specs=(P(), *[slots] * 7),
-            out_specs=(slots,) * 4, check_vma=False)
+    def _each_group(self, function: Callable, params: int, results: int) -> Callable:
+        """A function for each group by itself; what happens inside a group is the compiler's.
 
-    def _step(self, params, cache, tokens, start, count, budget, keys, temperature):
+        Args:
+          function: (parameters where `params` is 1, cache, arrays …) → (cache, `results` arrays).
+        """
+        slots = P("data")
+
+        def spread(*arguments: Any) -> Any:
+            specs = (*[P()] * params, *[slots] * (len(arguments) - params))
+            return jax.shard_map(
+                function, mesh=self.mesh, axis_names={"data"}, check_vma=False, in_specs=specs,
+                out_specs=(slots,) * (1 + results))(*arguments)
+
+        return spread
+
+    def _step(self, params, cache, rows, tokens, start, count, budget, keys, temperature):
         self.traces += 1
         policy, block, stop_ids = self._policy, self._block, self._stop_ids
         N = tokens.shape[0]
-        hidden, cache = policy.extend(params, cache, tokens, start, count)
+        hidden, cache = policy.extend(params, cache, tokens, start, count, rows)
         last = jnp.take_along_axis(hidden, jnp.maximum(count - 1, 0)[:, None, None], 1)[:, 0]
 
         def draw(last_NxD, position_N):
             logits = policy.logits(params, last_NxD)
             token = _sample(logits, keys, position_N, temperature)
-            logp = jax.nn.log_softmax(logits)
-            return token, jnp.take_along_axis(logp, token[:, None], 1)[:, 0]
+            chosen = jnp.take_along_axis(logits, token[:, None], 1)[:, 0]
+            return token, chosen - jax.nn.logsumexp(logits, -1)
 
         def record(state, token, logp):
             i, active, out_ids, out_logp, length = state
@@ -137,8 +151,7 @@ class SamplerProgram:
             cache, token, position, state = carry
             active = state[1]
             hidden, cache = policy.extend(
-                params, cache, token[:, None], position, active.astype(jnp.int32)
-            )
+                params, cache, token[:, None], position, active.astype(jnp.int32), rows)
             position = position + active
             token, logp = draw(hidden[:, 0], position)
             return cache, token, position, record(state, token, logp)
@@ -149,33 +162,9 @@ class SamplerProgram:
         return cache, state[2], state[3], state[4]
 
 
-def narrow(policy: Policy, params: Params) -> Params:
-    """A copy of parameters with the matrices in the dtype of the policy's activations.
-
-    The policies cast a matrix before each use, so that nothing they compute changes. Norms and the
-    like stay as they are: some are used in float32.
-    """
-
-    def one(x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
-        matrix = sum(axis != "layers" for axis in axes) > 1
-        return jnp.copy(x.astype(policy.dtype) if matrix else x)
-
-    return jax.tree.map(one, params, policy.logical_axes())
-
-
-def lower_reshard(policy: Policy, mesh: Mesh, tensor: int) -> jax.stages.Lowered:
-    """One program from the learner's layout to copies for samplers on the same devices.
-
-    Args:
-      policy: the pure functions.
-      mesh: of the learner.
-      tensor: devices that share a copy.
-    """
-    target = SamplerProgram(policy, (), slots=mesh.size // tensor, context_tokens=1, block=1,
-                            devices=list(mesh.devices.flat), tensor=tensor).params_at
-    given = mesh_lib.abstract(
-        policy.shapes(), mesh_lib.shardings(mesh, policy.logical_axes(), policy.shapes()))
-    return jax.jit(functools.partial(narrow, policy), out_shardings=target).lower(given)
+def _copy(cache: Any, source: jax.Array, target: jax.Array) -> tuple[Any]:
+    return (jax.tree.map(lambda a: a.at[target].set(
+        a.at[source].get(mode="clip"), mode="drop", unique_indices=True), cache),)
 
 
 def _sample(

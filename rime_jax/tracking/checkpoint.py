@@ -37,7 +37,7 @@ class Checkpoints:
             create=not read_only,
             read_only=read_only,
         )
-        handlers = {"arrays": ocp.StandardCheckpointHandler(), "state": ocp.JsonCheckpointHandler()}
+        handlers = {"arrays": ocp.PyTreeCheckpointHandler(), "state": ocp.JsonCheckpointHandler()}
         # Several lines a save, and warnings about what a kill left half-deleted. Adding the filter
         # twice changes nothing.
         logging.getLogger("absl").addFilter(_drop_orbax_reports)
@@ -65,7 +65,7 @@ class Checkpoints:
         self._manager.save(
             step,
             args=ocp.args.Composite(
-                arrays=ocp.args.StandardSave(_flatten(arrays)),
+                arrays=ocp.args.PyTreeSave(_flatten(arrays)),
                 state=ocp.args.JsonSave(state),
             ),
             force=True,
@@ -75,6 +75,10 @@ class Checkpoints:
         """The newest complete checkpoint's step; None where there is none. Waits for saves."""
         self.wait()
         return self._manager.latest_step()
+
+    def steps(self) -> list[int]:
+        """The steps of the complete checkpoints, ascending."""
+        return sorted(self._manager.all_steps())
 
     def restore(self, step: int, abstract_arrays: Any) -> tuple[Any, dict[str, Any]]:
         """Loads a checkpoint onto the devices that `abstract_arrays` names.
@@ -91,34 +95,45 @@ class Checkpoints:
         Raises:
           CheckpointError: the step is not there, is damaged, or was saved from another model.
         """
-        if step not in self._manager.all_steps():
-            raise CheckpointError(
-                f"{self._path} has no checkpoint of step {step}; it has "
-                f"{sorted(self._manager.all_steps())}"
-            )
         wanted = _flatten(abstract_arrays)
         try:
-            self._check_fits(step, wanted)
-            restored = self._manager.restore(
-                step,
-                args=ocp.args.Composite(
-                    arrays=ocp.args.StandardRestore(jax.tree.map(_with_sharding, wanted)),
-                    state=ocp.args.JsonRestore(),
-                ),
-            )
+            restored = self._restored(step, wanted, False, state=ocp.args.JsonRestore())
             leaves = [restored["arrays"][name] for name in wanted]
-            state = dict(restored["state"])
+            return (jax.tree.unflatten(jax.tree.structure(abstract_arrays), leaves),
+                    dict(restored["state"]))
         except CheckpointError:
             raise
         except Exception as error:
-            # Orbax has no error of its own for a damaged file: whatever its parsers raise.
-            others = [s for s in sorted(self._manager.all_steps()) if s != step]
-            raise CheckpointError(
-                f"checkpoint {self._path / str(step)} is damaged ({type(error).__name__}: "
-                f"{str(error).splitlines()[0] if str(error) else ''}); move it away to continue "
-                f"from {f'step {others[-1]}' if others else 'the beginning'}"
-            ) from error
-        return jax.tree.unflatten(jax.tree.structure(abstract_arrays), leaves), state
+            raise self._damaged(step, error) from error
+
+    def restore_part(self, step: int, abstract_arrays: Any) -> Any:
+        """As `restore`, for some of the arrays that were saved: no others are read.
+
+        Raises:
+          CheckpointError: as `restore`.
+        """
+        wanted = _flatten(abstract_arrays)
+        try:
+            restored = self._restored(step, wanted, True)
+            leaves = [restored["arrays"][name] for name in wanted]
+            return jax.tree.unflatten(jax.tree.structure(abstract_arrays), leaves)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise self._damaged(step, error) from error
+
+    def check_part(self, step: int, abstract_arrays: Any) -> None:
+        """What `restore_part` refuses, without reading arrays.
+
+        Raises:
+          CheckpointError: as `restore`.
+        """
+        try:
+            self._check_fits(step, _flatten(abstract_arrays), True)
+        except CheckpointError:
+            raise
+        except Exception as error:
+            raise self._damaged(step, error) from error
 
     def wait(self) -> None:
         """Waits until every save is complete."""
@@ -128,18 +143,40 @@ class Checkpoints:
         """Waits for the saves and stops the background threads."""
         self._manager.close()
 
-    def _check_fits(self, step: int, wanted: Mapping[str, Any]) -> None:
+    def _restored(self, step: int, wanted: Mapping[str, Any], part: bool, **others: Any) -> Any:
+        if step not in self._manager.all_steps():
+            raise CheckpointError(
+                f"{self._path} has no checkpoint of step {step}; it has "
+                f"{self.steps()}"
+            )
+        self._check_fits(step, wanted, part)
+        placed = jax.tree.map(_with_sharding, wanted)
+        arrays = ocp.args.PyTreeRestore(
+            item=placed, restore_args=ocp.checkpoint_utils.construct_restore_args(placed),
+            partial_restore=part)
+        return self._manager.restore(step, args=ocp.args.Composite(arrays=arrays, **others))
+
+    def _damaged(self, step: int, error: Exception) -> CheckpointError:
+        # Orbax has no error of its own for a damaged file: whatever its parsers raise.
+        others = [s for s in self.steps() if s != step]
+        return CheckpointError(
+            f"checkpoint {self._path / str(step)} is damaged ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}); move it away to continue "
+            f"from {f'step {others[-1]}' if others else 'the beginning'}"
+        )
+
+    def _check_fits(self, step: int, wanted: Mapping[str, Any], part: bool) -> None:
         # Orbax cuts or fills arrays of another shape, and casts other types, without a word.
         saved = self._manager.item_metadata(step)["arrays"]
         have = {name: (tuple(saved[name].shape), saved[name].dtype) for name in saved}
         want = {name: _shape_and_dtype(leaf) for name, leaf in wanted.items()}
-        for name in [*want, *have]:
+        for name in [*want, *([] if part else have)]:
             if have.get(name) != want.get(name):
                 raise CheckpointError(
                     f"checkpoint {self._path / str(step)} was saved from another model: {name} is "
                     f"{_describe(have.get(name))} there and {_describe(want.get(name))} in this "
-                    f"configuration. Use the configuration in the run's config.json, or another "
-                    f"run directory (--set run_dir=...)"
+                    f"configuration. Take model.path from that run's config.json, or give this run "
+                    f"another directory (--set run_dir=...)"
                 )
 
 

@@ -6,6 +6,8 @@
     tb/                   TensorBoard event files
     samples/              trajectories and memories, one step_NNNNNN.jsonl.gz per dump
     eval/                 results of evaluations
+    judge_cache/          judge.cache, the verdicts of a judge server
+    bad_batches/          tracking.bad_batches, of updates that were not finite
     model/<set>/          the trained parameter sets, when the run has ended
     lock                  held by the process that trains
 """
@@ -26,7 +28,8 @@ from rime_jax import config as config_lib
 from rime_jax.tracking import metrics
 
 # What may change between a run and its continuation: neither enters the training's numbers.
-_MAY_CHANGE = re.compile(r"steps|run_dir|resume|(track|eval)\..*")
+_MAY_CHANGE = re.compile(
+    r"steps|run_dir|resume|(track|eval)\..*|judge\.(urls|concurrency|timeout_s|retries|cache_dir)")
 
 
 def path_of(config: ml_collections.ConfigDict, source: str) -> pathlib.Path:
@@ -55,6 +58,7 @@ class RunDir:
         self.tb = self.path / "tb"
         self.samples = self.path / "samples"
         self.eval = self.path / "eval"
+        self.bad_batches = self.path / "bad_batches"
 
     def create_or_resume(self, config: ml_collections.ConfigDict, resume: bool) -> bool:
         """Makes the directory for `config`, or checks that the run in it may be continued.

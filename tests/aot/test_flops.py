@@ -24,7 +24,8 @@ def counted(policy, backward):
 
     def run(params):
         hidden = policy.forward(params, tokens, tokens, jnp.ones_like(tokens))
-        return loss.token_logprobs(lambda h: policy.logits(params, h), hidden, tokens, T)[0].sum()
+        V = policy.vocab_size
+        return loss.token_logprobs(policy.logits, params, hidden, tokens, V, V)[0].sum()
 
     program = jax.jit(jax.grad(run) if backward else run)
     return program.lower(policy.shapes()).cost_analysis()["flops"] / T
@@ -40,7 +41,7 @@ def test_forward(policy):
 @pytest.mark.parametrize("policy, config", [(qwen3.Qwen3, QWEN3), (qwen3_5.Qwen3_5, QWEN3_5)],
                          ids=["qwen3", "qwen3_5"])
 def test_update(policy, config, remat):
-    work = flops.executed_update(flops.forward(config, T), remat, head_chunked=False, fused=False)
+    work = flops.executed_update(flops.forward(config, T), remat, head_in_blocks=False, fused=False)
     # Passes of the matrix unit are no operations to XLA.
     total = work.dense + work.attention + work.head + work.delta / flops.HIGHEST_PASSES
     assert total == pytest.approx(counted(policy(config, remat=remat), True), rel=0.06)

@@ -27,7 +27,7 @@ def small_config(**changes):
     c = config_lib.default()
     values = {"learner.row_tokens": 64, "rollout.context_tokens": 64, "learner.kl_coef": 0.01,
               "learner.mesh_data": 1, "learner.mesh_fsdp": -1, "sampler.slots": 8,
-              "sampler.prefill_chunks": "4,16"} | changes
+              "sampler.prefill_chunks": "4,16", "sampler.tensor": 2} | changes
     config_lib.override(c, {k: str(v) for k, v in values.items()})
     config_lib.validate(c)
     return c
@@ -35,14 +35,14 @@ def small_config(**changes):
 
 @pytest.fixture(scope="module")
 def rows():
-    found = programs.make(small_config(), small_slice(), 2, LOAD)
+    found = programs.make(small_config(), small_slice(), LOAD)
     return report.compile_all(found, small_slice())
 
 
 @needs_devices
 def test_every_program_of_an_iteration_is_compiled_and_fits(rows):
     assert [r.name for r in rows] == [
-        "update", "log-probabilities", "reshard", "prefill of 16", "decode, one token"]
+        "update", "reference", "reshard", "prefill of 16", "decode, one token"]
     for row in rows:
         assert row.fits and not row.error
         assert row.peak == row.arguments + row.outputs + row.temporary + row.resident
@@ -57,7 +57,7 @@ def test_every_program_of_an_iteration_is_compiled_and_fits(rows):
 @needs_devices
 def test_what_does_not_fit_says_by_how_much(rows):
     tight = small_slice(hbm_gib=(rows[0].peak - 2**20) / 2**30)
-    found = programs.make(small_config(), tight, 2, LOAD)
+    found = programs.make(small_config(), tight, LOAD)
     row = report.compile_all(found[:1], tight)[0]
     assert not row.fits
     assert row.spare == pytest.approx(-(2**20), abs=2)
@@ -81,14 +81,14 @@ def test_a_refusal_of_the_compiler_is_part_of_the_report():
 
 
 @needs_devices
-@pytest.mark.parametrize("changes, tensor, message", [
-    ({"learner.mesh_fsdp": 3}, 1, "learner.mesh_fsdp = 3"),
-    ({"learner.microbatch_rows": 12}, 1, "learner.microbatch_rows = 12"),
-    ({"sampler.slots": 5}, 1, "sampler.slots = 5"),
-    ({}, 3, "groups of 3")])
-def test_a_configuration_that_cannot_work_says_why(changes, tensor, message):
+@pytest.mark.parametrize("changes, message", [
+    ({"learner.mesh_fsdp": 3}, "learner.mesh_fsdp = 3"),
+    ({"learner.microbatch_rows": 12}, "learner.microbatch_rows = 12"),
+    ({"sampler.slots": 5}, "sampler.slots = 5"),
+    ({"sampler.tensor": 3}, "groups of 3")])
+def test_a_configuration_that_cannot_work_says_why(changes, message):
     with pytest.raises(config_lib.ConfigError, match=message):
-        programs.make(small_config(**changes), small_slice(), tensor, LOAD)
+        programs.make(small_config(**changes), small_slice(), LOAD)
 
 
 @pytest.mark.parametrize("name, message", [
@@ -124,5 +124,14 @@ def test_a_real_slice_compiles_where_libtpu_is_installed():
     assert (len(slice_.devices), slice_.hosts, slice_.host_devices) == (16, 4, 4)
     assert len(slice_.host().devices) == 4
     c = small_config(**{"learner.microbatch_rows": 16})
-    rows = report.compile_all(programs.make(c, slice_, 2, LOAD)[2:3], slice_)
+    rows = report.compile_all(programs.make(c, slice_, LOAD)[2:3], slice_)
     assert rows[0].fits and rows[0].name == "reshard"
+
+
+@needs_devices
+def test_programs_are_chosen_by_name_and_an_unknown_one_lists_them():
+    found = programs.make(small_config(), small_slice(), LOAD)
+    assert [p.name for p in program._chosen(found, ["decode", "update"])] == [
+        "decode, one token", "update"]
+    with pytest.raises(SystemExit, match="--only bogus: the programs here are update, reference"):
+        program._chosen(found, ["bogus"])

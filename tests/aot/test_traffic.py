@@ -137,3 +137,30 @@ def test_hbm_bytes_of_a_product_are_its_operands_and_its_result():
     module = hlo.parse(jax.jit(jnp.matmul).lower(
         np.zeros((256, 64), np.float32), np.zeros((64, 32), np.float32)).compile().as_text())
     assert traffic.measure(module).hbm_bytes == 4 * (256 * 64 + 64 * 32 + 256 * 32)
+
+
+NESTED = """HloModule nested
+
+%turned (w: bf16[64,32]) -> bf16[32,64] {
+  %w = bf16[64,32]{1,0} parameter(0)
+  ROOT %b = bf16[32,64]{0,1} bitcast(%w)
+}
+
+%product (x: bf16[8,32], w: bf16[64,32]) -> bf16[8,64] {
+  %x = bf16[8,32]{1,0} parameter(0)
+  %w = bf16[64,32]{1,0} parameter(1)
+  %wt = bf16[32,64]{0,1} fusion(%w), kind=kLoop, calls=%turned
+  ROOT %y = bf16[8,64]{1,0} convolution(%x, %wt), dim_labels=bf_io->bf
+}
+
+ENTRY %main (x: bf16[8,32], w: bf16[64,32]) -> bf16[8,64] {
+  %x = bf16[8,32]{1,0} parameter(0)
+  %w = bf16[64,32]{1,0} parameter(1)
+  ROOT %y = bf16[8,64]{1,0} fusion(%x, %w), kind=kOutput, calls=%product
+}
+"""
+
+
+def test_a_weight_that_a_nested_fusion_only_turns_is_read():
+    found = traffic.measure(hlo.parse(NESTED))
+    assert found.hbm_bytes == 2 * (8 * 32 + 64 * 32 + 8 * 64)

@@ -1,13 +1,11 @@
-"""Properties of the lexical judge and of the rubric's two ends."""
+"""Properties of the lexical judge."""
 
 import asyncio
-import json
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from rime_jax.judge import rubric
 from rime_jax.judge.base import CRITERIA, Verdict
 from rime_jax.judge.lexical import LexicalJudge, judge_items
 from rime_jax.memory import CompactMemory, Item
@@ -100,87 +98,3 @@ def test_garbling_what_is_known_earns_at_most_a_quarter(before, values):
     garbled = {item.key: item.value for item in values}
     after = [Item("fact", item.key, garbled.get(item.key, item.value)) for item in before]
     assert judge_items(before, after).score <= 2 / 8
-
-
-WORDS = rubric.DomainWords(
-    "plays trials of an alchemy game", "what a potion does", "a potion still to be tested",
-)
-
-
-@given(st.text(), st.text())
-def test_no_memory_can_close_its_own_quotation(before, after):
-    system, user = rubric.prompt(before, after, WORDS)
-    assert (system["role"], user["role"]) == ("system", "user")
-    mark = user["content"].split("]")[0].removeprefix("[BEFORE ")
-    assert mark not in before and mark not in after
-    open_b, rest = user["content"].split(f"[BEFORE {mark}]\n")
-    inner_b, rest = rest.split(f"\n[END OF BEFORE {mark}]\n\n[AFTER {mark}]\n")
-    inner_a, end = rest.split(f"\n[END OF AFTER {mark}]")
-    assert (open_b, inner_b, inner_a, end) == ("", before, after, "")
-
-
-def test_a_memory_that_holds_the_mark_gets_another_one(monkeypatch):
-    class Fixed:
-        def __init__(self, data):
-            self.n = 0
-
-        def update(self, data):
-            self.n += 1
-
-        def hexdigest(self):
-            return f"{self.n:016x}"
-
-    monkeypatch.setattr(rubric.hashlib, "sha256", Fixed)
-    _, user = rubric.prompt("0" * 16, f"{1:016x}", WORDS)
-    assert user["content"].startswith(f"[BEFORE {2:016x}]")
-
-
-def test_the_rubric_names_every_criterion_and_only_the_domain_words_differ():
-    other = rubric.DomainWords("fixes bugs", "where a module lives", "a test still to be run")
-    one, two = (rubric.prompt("a", "b", words)[0]["content"] for words in (WORDS, other))
-    assert all(one.count(name) >= 2 for name in CRITERIA)
-    for name in ("task", "fact", "lead"):
-        mine, theirs = getattr(WORDS, name), getattr(other, name)
-        assert mine in one
-        one = one.replace(mine, theirs)
-    assert one == two
-
-
-@given(st.permutations(CRITERIA), st.tuples(*[st.integers(0, 2)] * 4))
-def test_a_verdict_survives_json_in_any_order_of_keys(names, values):
-    text = json.dumps({name: dict(zip(CRITERIA, values, strict=False))[name] for name in names})
-    assert rubric.parse_verdict(f"<think>hm</think>\n{text}\n") == Verdict(values)
-
-
-FULL = '{"discoveries": 1, "corrections": 0, "leads": 2, "non_redundant": %s}'
-
-
-@pytest.mark.parametrize("text, reason", [
-    ("", "not_json"),
-    ("Sure! " + FULL % 1, "not_json"),
-    (FULL % 1 + " Done.", "not_json"),
-    ("[" * 100_000, "not_json"),
-    (FULL % ("9" * 5000), "not_json"),
-    ("<think>" + FULL % 1, "unclosed_think"),
-    ("[]", "wrong_keys"),
-    ("3", "wrong_keys"),
-    ("{}", "wrong_keys"),
-    ('[["discoveries", 1], ["corrections", 0], ["leads", 2], ["non_redundant", 1]]', "wrong_keys"),
-    (FULL % '1, "leads": 0', "wrong_keys"),
-    (FULL % '1, "total": 4', "wrong_keys"),
-    (FULL % 3, "wrong_value"),
-    (FULL % -1, "wrong_value"),
-    (FULL % 1.0, "wrong_value"),
-    (FULL % "true", "wrong_value"),
-    (FULL % "null", "wrong_value"),
-    (FULL % '"1"', "wrong_value"),
-    (FULL % "NaN", "wrong_value"),
-    (FULL % "{}", "wrong_value"),
-])
-def test_an_answer_that_is_not_exactly_a_verdict_says_why(text, reason):
-    assert rubric.parse_verdict(text) == reason
-
-
-@given(st.text())
-def test_any_answer_is_read_without_raising(text):
-    assert isinstance(rubric.parse_verdict(text), (str, Verdict))

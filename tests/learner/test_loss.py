@@ -134,15 +134,16 @@ def test_gradients_of_the_kl_estimators():
     np.testing.assert_allclose(expected("k3"), jax.grad(forward)(logits), atol=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [L, 4, 1])
-def test_token_logprobs_in_chunks_equal_the_whole_softmax(chunk):
+@pytest.mark.parametrize("block", [V, 4, 1])
+def test_token_logprobs_by_blocks_equal_the_whole_softmax(block):
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(R, L, D)).astype(np.float32)
     head = rng.normal(size=(D, V)).astype(np.float32)
     tokens = rng.integers(0, V, (R, L)).astype(np.int32)
 
     def run(head):
-        return loss_lib.token_logprobs(lambda h: h @ head, jnp.asarray(hidden), tokens, chunk)
+        return loss_lib.token_logprobs(lambda rows, h: h @ rows.T, head.T, jnp.asarray(hidden),
+                                       tokens, V, block)
 
     logprobs, entropy = run(head)
     scores = hidden.astype(np.float64) @ head
@@ -158,11 +159,10 @@ def test_token_logprobs_in_chunks_equal_the_whole_softmax(chunk):
     np.testing.assert_allclose(gradient, want, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("rows, length, vocab, columns", [
-    (32, 256, 40, 256), (1, 20480, 248_000, 256), (64, 12, 10**9, 1)])
-def test_head_chunk_divides_the_row_and_fits(rows, length, vocab, columns):
-    chunk = loss_lib.head_chunk(rows, length, vocab)
-    assert chunk == columns and length % chunk == 0
+@pytest.mark.parametrize("tokens, vocab, block", [
+    (8192, 40, 40), (20480, 248_000, 3072), (10**6, 248_000, 256)])
+def test_the_block_of_the_head_fits(tokens, vocab, block):
+    assert loss_lib.head_block(tokens, vocab) == block
 
 
 def test_empty_maximum_is_zero():

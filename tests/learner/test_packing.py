@@ -84,11 +84,50 @@ def test_a_row_too_short_names_the_option():
 @given(st.integers(1, 40), st.integers(1, 4), st.integers(0, 2**32 - 1))
 def test_minibatches_share_out_whole_sequences_and_repeat(n, parts, seed):
     sequences = random_sequences(np.random.default_rng(seed), n)
-    split = batch_lib.minibatches(sequences, parts, np.random.default_rng(seed))
+    split = batch_lib.minibatches(sequences, parts, (seed, 1))
     assert contents(sum(split, [])) == contents(sequences)
-    assert len(split) == min(n, parts)
-    again = batch_lib.minibatches(sequences, parts, np.random.default_rng(seed))
+    assert len(split) == parts
+    again = batch_lib.minibatches(sequences, parts, (seed, 1))
     assert [contents(p) for p in again] == [contents(p) for p in split]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 40), st.integers(1, 4), st.integers(1, 4), st.integers(0, 2**32 - 1))
+def test_minibatches_do_not_depend_on_who_has_which_groups(n, parts, processes, seed):
+    rng = np.random.default_rng(seed)
+    sequences = [dataclasses.replace(s, key=(int(rng.integers(5)), i, 0))
+                 for i, s in enumerate(random_sequences(rng, n))]
+    whole = batch_lib.minibatches(sequences, parts, (seed, 1))
+    shares = [batch_lib.minibatches([s for s in sequences if s.key[0] % processes == i], parts,
+                                    (seed, 1)) for i in range(processes)]
+    for part, own in zip(whole, zip(*shares, strict=True), strict=True):
+        assert contents(part) == contents(sum(own, []))
+    sizes = [len(part) for part in whole]
+    # Each group is dealt evenly.
+    assert max(sizes) - min(sizes) <= len({s.key[0] for s in sequences})
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_processes_agree_on_shapes_and_lose_nothing(counts, seed):
+    """Every process packs its own; what one lacks is padding without weight."""
+    config = config_lib.default()
+    config.learner.row_tokens, config.learner.minibatches = 64, 3
+    shape = (len(counts), 2, 20)
+    credit = earned(**{name: np.ones(shape) for name in (
+        "act_advantage", "act_weight", "write_advantage", "write_weight")})
+    samples = [[types.SimpleNamespace(**{**vars(sample("act", t, [0, 1] * 15)), "group": g})
+                for t in range(n)] for g, n in enumerate(counts)]
+    asked = []
+    for own in samples:
+        batch_lib.make_batches(own, credit, config.roles, config.learner, (seed,), 2,
+                               lambda sizes: asked.append(sizes) or sizes)
+    largest = np.max(asked, axis=0)
+    made = [batch_lib.make_batches(own, credit, config.roles, config.learner, (seed,), 2,
+                                   lambda sizes: largest)["policy"] for own in samples]
+    assert len({tuple((b.tokens.shape, int(b.n_micro)) for b in own) for own in made}) == 1
+    for own, batches in zip(samples, made, strict=True):
+        assert sum(float(b.weights.sum()) for b in batches) == 15 * len(own)
 
 
 def sequence(ids, roles, key=(0, 0, 0)):
@@ -164,7 +203,7 @@ def test_each_trained_set_gets_the_samples_of_its_roles(write_set):
     config.learner.minibatches = 1
     samples = [sample("act", 0, [0, 1, 0]), sample("write", 0, [0, 0, 0, 1])]
     batches = batch_lib.make_batches(samples, earned(), config.roles, config.learner,
-                                     np.random.default_rng(0))
+                                     (0, 1))
     roles = {name: set(np.unique(b[0].roles)) - {0} for name, b in batches.items()}
     shared = {"policy": {1, 2}}
     assert roles == (shared if write_set == "policy" else {"policy": {1}, "writer": {2}})
@@ -173,7 +212,7 @@ def test_each_trained_set_gets_the_samples_of_its_roles(write_set):
 def test_no_sample_makes_no_batch():
     config = config_lib.default()
     assert batch_lib.make_batches([], earned(), config.roles, config.learner,
-                                  np.random.default_rng(0)) == {"policy": []}
+                                  (0, 1)) == {"policy": []}
 
 
 def test_merging_leaves_its_input_alone():

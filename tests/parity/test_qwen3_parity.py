@@ -36,6 +36,11 @@ LLAMA_CONFIGS = {
     "llama3 scaling": dataclasses.replace(
         LLAMA, rope_scaling=rope.Llama3Scaling(8.0, 1.0, 4.0, 64), head_dim=16),
     "scanned layers": dataclasses.replace(LLAMA, num_hidden_layers=7),
+    "yarn scaling": dataclasses.replace(
+        LLAMA, rope_scaling=rope.YarnScaling(4.0, 16, beta_fast=2.0), head_dim=16),
+    "yarn scaling, whole": dataclasses.replace(
+        LLAMA, rope_scaling=rope.YarnScaling(8.0, 64, truncate=False, attention_factor=1.3),
+        head_dim=32),
 }
 
 

@@ -82,3 +82,23 @@ def test_a_model_saved_by_transformers_has_the_same_logits_here(tmp_path, name):
     model.save_pretrained(tmp_path / "model", max_shard_size="20KB")
     found = weights.make_policy(tmp_path / "model", "float32", "none")
     assert_same_logits(found, weights.load(tmp_path / "model", found), model)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_text_part_of_a_vision_language_model_has_the_same_logits(tmp_path, tied):
+    """As transformers saves it: prefixed names, a vision tower, tied by the outer config only."""
+    text = {
+        **dataclasses.asdict(HYBRID), "layer_types": list(HYBRID.kinds),
+        "tie_word_embeddings": False, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
+            "mrope_section": [1, 1, 0], "mrope_interleaved": True}}
+    vision = {"depth": 1, "hidden_size": 32, "num_heads": 2, "intermediate_size": 32,
+              "out_hidden_size": 32, "num_position_embeddings": 16}
+    config = transformers.Qwen3_5Config(
+        text_config=text, vision_config=vision, tie_word_embeddings=tied)
+    model = torch_reference.random_model(
+        transformers.Qwen3_5ForConditionalGeneration, config, seed=1)
+    model.save_pretrained(tmp_path)
+    policy = weights.make_policy(tmp_path, "float32", "none")
+    assert policy.config.tie_word_embeddings == tied
+    assert_same_logits(policy, weights.load(tmp_path, policy), model)

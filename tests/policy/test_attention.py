@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import partial_eval
 
-from rime_jax.policy import attention
+from rime_jax.policy import attention, layers
 
 
 def inputs(heads=4, kv_heads=2, tokens=256, head_dim=128, rows=4):
@@ -49,6 +50,19 @@ def test_splash_attention_under_a_mesh_equals_one_device():
     np.testing.assert_allclose(alone, np.asarray(spread), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("remat, forwards", [("layer", 2), ("attention", 1), ("matmuls", 1)])
+def test_a_kept_output_of_splash_attention_is_not_computed_again(remat, forwards):
+    inputs_ = inputs()
+
+    def layer(x):
+        return attention._splash(*(x * a for a in inputs_[:3]), inputs_[3], interpret=True)
+
+    kept = layers.remat(layer, remat, prevent_cse=True)
+    program = jax.make_jaxpr(jax.value_and_grad(lambda x: kept(x).sum()))(1.0).jaxpr
+    needed, _ = partial_eval.dce_jaxpr(program, [True, True])
+    assert str(needed).count("name=splash_mha_fwd") == forwards
+
+
 def test_the_platform_decides_and_odd_shapes_fall_back():
     assert attention._choose("auto", "tpu", 256, 128, "bfloat16") == "splash"
     assert attention._choose("auto", "tpu", 250, 128, "bfloat16") == "xla"
@@ -90,8 +104,8 @@ def test_the_learner_spreads_a_fused_kernel_over_its_mesh(monkeypatch):
     monkeypatch.setattr(attention, "_splash_local",
                         lambda *arrays, interpret: interpreted(*arrays))
     norms = {}
-    for kernel in ("xla", "splash"):
-        policy = qwen3.Qwen3(sizes, attention=kernel)
+    for kernel, remat in (("xla", "none"), ("splash", "attention")):
+        policy = qwen3.Qwen3(sizes, attention=kernel, remat=remat)
         learner = update.Learner(policy, c, mesh_lib.make_mesh(c.learner, jax.devices()))
         state = learner.init({"policy": policy.init(jax.random.key(0))})
         _, found = learner.step(state, batches)

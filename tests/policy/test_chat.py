@@ -166,22 +166,83 @@ def test_unknown_words_are_left_out():
 MARKED = "'<|im_start|>' + m['content'] + '<|im_end|>'"
 
 
+DROPS, GROWS = "drops a .* message, changes its text or moves it", "one after another"
+
+
 @pytest.mark.parametrize("template, message", [
     (None, "no chat template"),
-    ("{{ '<|im_start|>' + messages[-1]['content'] + '<|im_end|>' }}", "one after another"),
-    ("{% for m in messages|reverse %}{{ " + MARKED + " }}{% endfor %}", "one after another"),
-    ("{% for m in messages if m['role'] == 'user' %}{{ " + MARKED + " }}{% endfor %}",
-     "one after another"),
-    ("{% for m in messages %}{{ (" + MARKED + ")|upper }}{% endfor %}", "one after another"),
-    ("{{ messages|length }}{% for m in messages %}{{ " + MARKED + " }}{% endfor %}",
-     "one after another"),
-    ("{% for m in messages %}{{ m['content'] }}{% endfor %}<|im_end|>", "token of its own"),
-    ("{% for m in messages %}{{ '\nSomeone: ' + m['content'] }}{% endfor %}\nYou: ",
+    ("{{ '<|im_start|>' + messages[-1]['content'] + '<|im_end|>' }}", DROPS),
+    ("{% for m in messages|reverse %}{{ " + MARKED + " }}{% endfor %}", DROPS),
+    ("{% for m in messages if m['role'] == 'user' %}{{ " + MARKED + " }}{% endfor %}", DROPS),
+    ("{% for m in messages %}{{ (" + MARKED + ")|upper }}{% endfor %}", DROPS),
+    (CHATML.replace("in messages", "in messages[-2:]"), DROPS),
+    ("{{ messages|length }}{% for m in messages %}{{ " + MARKED + " }}{% endfor %}", GROWS),
+    ("{% for m in messages %}{{ m['content'] }}{% endfor %}<|im_end|>", GROWS),
+    # Markup by place: numbers, a note on the last message, a note in longer conversations.
+    (CHATML.replace("m['role']", "m['role'] + loop.index|string"), GROWS),
+    (CHATML.replace("+ '<|im_end|>", "+ (' /think' if loop.last else '') + '<|im_end|>"), GROWS),
+    ("{% if messages|length > 3 %}long{% endif %}" + CHATML, GROWS),
+    # Nothing opens the assistant's turn; and its turns open otherwise in the history.
+    (CHATML.partition("{% if add")[0], GROWS),
+    (CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant to=user\n"), GROWS),
+    ("{% for m in messages %}{{ m['role'] + ': ' + m['content'] + '; ' }}{% endfor %}assistant: ",
      "token of its own"),
+    ("{% for m in messages %}{{ m['content'] ", "cannot render messages of user: unexpected end"),
+    ("{% for m in messages %}{{ shout(m) }}{% endfor %}", "'shout' is undefined; use a model"),
+    ({"rag": CHATML, "tool_use": CHATML}, "cannot render messages of user: .*default"),
 ])
 def test_a_template_under_which_nothing_can_grow_is_refused(template, message):
     with pytest.raises(chat_lib.TemplateError, match=message):
         chat_lib.ChatTokens(byte_pair_tokenizer(template))
+
+
+SYSTEM = [{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]
+
+
+@pytest.mark.parametrize("given, message", [
+    ("raise_exception('No system role')", "messages of system, user: No system role; use a model"),
+    ("'so '", "starts the first reply with"),
+])
+def test_a_template_that_cannot_have_a_system_message_is_refused(given, message):
+    template = CHATML + "{% if messages[0]['role'] == 'system' %}{{ " + given + " }}{% endif %}"
+    chat = chat_lib.ChatTokens(byte_pair_tokenizer(template))
+    with pytest.raises(chat_lib.TemplateError, match=message):
+        chat.opening(SYSTEM)
+
+
+LLAMA3 = (
+    "{{ '<|endoftext|>' }}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n\n' "
+    "+ m['content']|trim + '<|im_end|>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n\n' }}{% endif %}")
+MISTRAL = (
+    "{{ '<|endoftext|>' }}{% for m in messages %}{% if m['role'] == 'assistant' %}"
+    "{{ m['content'] + '<|im_end|>' }}{% else %}{{ '<|im_start|>' + m['content'] + '[/INST]' }}"
+    "{% endif %}{% endfor %}")
+EMPTY_THINKING = THINKING.replace(
+    "+ m['content']",
+    "+ ('<think>\n\n</think>\n\n' if m['role'] == 'assistant' else '') + m['content']")
+
+
+@pytest.mark.parametrize("template", [LLAMA3, MISTRAL])
+def test_other_forms_of_markup_grow_as_they_are_rendered(template):
+    tokenizer = byte_pair_tokenizer(template, eos="<|endoftext|>")
+    chat = chat_lib.ChatTokens(tokenizer)
+    messages = [{"role": "user", "content": "red"}, {"role": "assistant", "content": "stone"},
+                {"role": "user", "content": "go"}]
+    ids = chat.opening(messages[:1]) + chat.text("stone") + chat.turn("go", None)
+    assert ids == rendered(tokenizer, messages)
+    assert ids.count(tokenizer.eos_token_id) == 1
+
+
+def test_a_history_with_emptied_thinking_is_accepted():
+    assert chat_lib.ChatTokens(byte_pair_tokenizer(EMPTY_THINKING)).think_opened
+
+
+def test_decoding_does_not_clean_up_spaces():
+    tokenizer = byte_pair_tokenizer(CHATML)
+    tokenizer.clean_up_tokenization_spaces = True
+    chat = chat_lib.ChatTokens(tokenizer)
+    assert chat.decode(chat.text("red . , is n't 's")) == "red . , is n't 's"
 
 
 def test_a_dropped_system_message_is_reported():

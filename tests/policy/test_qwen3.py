@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from rime_jax.learner import mesh as mesh_lib
-from rime_jax.policy import qwen3
+from rime_jax.policy import layers, qwen3
 
 GROUPED = qwen3.Qwen3Config(
     vocab_size=24, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
@@ -191,7 +191,8 @@ def test_extend_writes_the_counted_tokens_and_nothing_else():
         np.testing.assert_array_equal(changed, written)
 
 
-def test_gradients_with_and_without_rematerialisation_agree():
+@pytest.mark.parametrize("kind", layers.REMATS[1:])
+def test_gradients_with_and_without_rematerialisation_agree(kind):
     tokens = jax.random.randint(jax.random.key(6), (2, 8), 0, 24)
     positions = jnp.broadcast_to(jnp.arange(8)[None], (2, 8))
 
@@ -206,7 +207,7 @@ def test_gradients_with_and_without_rematerialisation_agree():
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6),
-        gradients("none"), gradients("layer"))
+        gradients("none"), gradients(kind))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -265,14 +265,14 @@ def assert_near(found, expected):
         found, expected)
 
 
-@pytest.mark.parametrize("layers", [4, 8])
-def test_gradients_with_and_without_rematerialisation_agree(layers):
+@pytest.mark.parametrize("layers, kind", [(4, "layer"), (8, "layer"), (8, "matmuls")])
+def test_gradients_with_and_without_rematerialisation_agree(layers, kind):
     policy = qwen3_5.Qwen3_5(dataclasses.replace(BASE, num_hidden_layers=layers))
     params = random_params(policy)
     tokens = np.random.default_rng(6).integers(0, 24, (2, 8)).astype(np.int32)
     assert_near(
         loss_and_gradients(policy, params, tokens),
-        loss_and_gradients(dataclasses.replace(policy, remat="layer"), params, tokens))
+        loss_and_gradients(dataclasses.replace(policy, remat=kind), params, tokens))
 
 
 def test_eight_devices_give_the_loss_and_gradients_of_one():

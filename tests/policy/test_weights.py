@@ -185,6 +185,27 @@ def test_saving_again_replaces_the_model_and_keeps_other_files(tmp_path):
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
+def test_a_file_of_the_models_name_is_kept(tmp_path):
+    file = tmp_path / "model"
+    file.write_text("mine")
+    with pytest.raises(NotADirectoryError, match="a file has the name of the model directory"):
+        saved(file)
+    assert file.read_text() == "mine" and list(tmp_path.iterdir()) == [file]
+
+
+def test_a_directory_of_links_is_loaded_and_saved_behind_its_link(tmp_path):
+    """As hubs lay out their caches."""
+    params = saved(tmp_path / "blobs")
+    (tmp_path / "model").mkdir()
+    for file in (tmp_path / "blobs").iterdir():
+        (tmp_path / "model" / file.name).symlink_to(file)
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    assert_equal(weights.load(tmp_path / "link", QWEN3), params)
+    saved(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink() and not (tmp_path / "model/config.json").is_symlink()
+    assert_equal(weights.load(tmp_path / "blobs", QWEN3), params)
+
+
 def test_a_save_that_fails_leaves_the_earlier_model(tmp_path):
     params = saved(tmp_path / "model")
     broken = jax.tree.map(lambda a: a, params)
@@ -218,6 +239,60 @@ def test_a_tied_model_saves_no_head_and_ignores_a_copy_of_it(tmp_path):
     assert "lm_head.weight" not in safetensors.numpy.load_file(tmp_path / "model.safetensors")
     edit_tensors(tmp_path, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"]}))
     assert_equal(weights.load(tmp_path, policy), params)
+
+
+@pytest.mark.parametrize("edit", [lambda a: a + (np.arange(24) == 23)[:, None], lambda a: a[:8]])
+def test_a_head_that_is_no_copy_contradicts_a_tied_config(tmp_path, monkeypatch, edit):
+    monkeypatch.setattr(weights, "_COMPARED_ROWS", 5)
+    policy = POLICIES["tied qwen3"]
+    saved(tmp_path, policy)
+    edit_tensors(tmp_path, lambda t: t.update({
+        "lm_head.weight": edit(t["model.embed_tokens.weight"]).astype(np.float32)}))
+    for use in (weights.check, weights.load):
+        with pytest.raises(weights.ModelError, match="tie_word_embeddings, but lm_head.weight is "
+                                                     "not model.embed_tokens.weight; set it to"):
+            use(tmp_path, policy)
+
+
+def test_one_parameter_under_two_names_is_refused(tmp_path):
+    policy = POLICIES["qwen3_5"]
+    saved(tmp_path, policy)
+    norm = "model.norm.weight"
+    other = norm.replace("model.", "model.language_model.")
+    edit_tensors(tmp_path, lambda t: t.update({other: 2 * t[norm]}))
+    with pytest.raises(weights.ModelError, match="are the same parameter; remove one"):
+        weights.check(tmp_path, policy)
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_one_tensor_in_two_files_is_refused(tmp_path, index):
+    saved(tmp_path, max_shard_bytes=4000)
+    first, *_, last = sorted(tmp_path.glob("*.safetensors"))
+    tensors = safetensors.numpy.load_file(first)
+    safetensors.numpy.save_file(safetensors.numpy.load_file(last) | {
+        name: 2 * tensor for name, tensor in tensors.items()}, last)
+    if not index:
+        (tmp_path / "model.safetensors.index.json").unlink()
+    with pytest.raises(weights.ModelError, match=f"is in .*{first.name} and in .*{last.name}"):
+        weights.check(tmp_path, QWEN3)
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"[1]", b"\xff\xfe", b'{"weight_map": null}', b'{"weight_map": [1]}',
+    b'{"weight_map": {"a": 1}}', b'{"weight_map": {"a": 1, "b": "x"}}'])
+def test_an_index_of_the_wrong_form_is_named(tmp_path, content):
+    saved(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_bytes(content)
+    with pytest.raises(weights.ModelError, match="index.json has no weight_map .*copy it again"):
+        weights.check(tmp_path, QWEN3)
+
+
+@pytest.mark.parametrize("name", [
+    "model.rotary_emb.inv_freq", "model.layers.1.self_attn.rotary_emb.inv_freq"])
+def test_saved_rotary_frequencies_are_not_needed(tmp_path, name):
+    params = saved(tmp_path)
+    edit_tensors(tmp_path, lambda t: t.update({name: np.ones(4, np.float32)}))
+    assert_equal(weights.load(tmp_path, QWEN3), params)
 
 
 def test_the_text_part_of_a_vision_language_model_is_loaded(tmp_path, caplog):
@@ -293,3 +368,13 @@ def test_a_path_without_a_model_is_named_with_the_shipped_models(tmp_path):
         weights.resolve(str(tmp_path))
     saved(tmp_path)
     assert weights.resolve(str(tmp_path)) == tmp_path
+
+
+def test_a_path_may_be_relative_or_start_at_home(tmp_path, monkeypatch):
+    saved(tmp_path / "model")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert weights.resolve("~/model") == tmp_path / "model"
+    monkeypatch.chdir(tmp_path / "model")
+    assert weights.resolve(".").samefile(tmp_path / "model")
+    with pytest.raises(weights.ModelError, match="'~nobody-of-this-name'.*nothing is downloaded"):
+        weights.resolve("~nobody-of-this-name")

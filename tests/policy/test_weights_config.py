@@ -25,6 +25,7 @@ LLAMA = {
 }
 LLAMA3 = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
           "original_max_position_embeddings": 8192, "rope_type": "llama3"}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
 HYBRID = {
     "model_type": "qwen3_5_text", "vocab_size": 24, "hidden_size": 16, "intermediate_size": 32,
     "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
@@ -49,6 +50,16 @@ def test_a_published_qwen3_config_is_read(tmp_path):
         vocab_size=24, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
         num_attention_heads=4, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-5,
         rope_theta=1e6, tie_word_embeddings=True, max_position_embeddings=40960))
+
+
+@pytest.mark.parametrize("more", [{}, {"attention_factor": 1.2, "truncate": False}])
+def test_a_qwen3_for_long_contexts_is_read_and_written(tmp_path, more):
+    policy = read(tmp_path, QWEN3 | {"rope_scaling": YARN | more})
+    assert policy.config.rope_scaling == rope.YarnScaling(4.0, 32768, **more)
+    weights.save(tmp_path / "out", policy, policy.init(jax.random.key(0)), TOKENIZER)
+    assert weights.make_policy(tmp_path / "out", "float32", "none") == policy
+    written = json.loads((tmp_path / "out" / "config.json").read_text())["rope_parameters"]
+    assert written.items() >= (YARN | more).items() and None not in written.values()
 
 
 def test_an_early_llama_config_has_its_classes_defaults(tmp_path):
@@ -83,7 +94,7 @@ def test_llama3_scaling_is_that_of_its_paper():
         else:
             smooth = (8192 / wavelength - 1) / (4 - 1)
             expected.append(((1 - smooth) / 32 + smooth) * theta ** (-j / half))
-    found = rope.Llama3Scaling(32.0, 1.0, 4.0, 8192).scale(frequencies)
+    found = rope.Llama3Scaling(32.0, 1.0, 4.0, 8192).scale(frequencies, theta)
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -106,17 +117,29 @@ def test_qwen3_5_is_read_alone_and_inside_a_vision_language_config(tmp_path):
     assert (alone.config.rope_theta, alone.config.partial_rotary_factor) == (1e7, 0.25)
     assert alone.config.max_position_embeddings == 262144
     assert read(tmp_path, VISION) == alone
-    for where in ({"tie_word_embeddings": True},
-                  {"text_config": HYBRID | {"tie_word_embeddings": True}}):
-        assert read(tmp_path, VISION | where).config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("outer, inner, tied", [
+    (None, None, False), (None, True, True), (True, None, True), (True, True, True),
+    # transformers writes the inner one as false for a model that it ties, and obeys the outer one.
+    (True, False, True), (False, True, False)])
+def test_a_vision_language_model_is_tied_as_its_outer_config_says(tmp_path, outer, inner, tied):
+    name = "tie_word_embeddings"
+    fields = VISION | {name: outer, "text_config": HYBRID | {name: inner}}
+    assert read(tmp_path, fields).config.tie_word_embeddings is tied
 
 
 @pytest.mark.parametrize("fields, message", [
     (QWEN3 | {"model_type": "gpt2"}, r"model_type 'gpt2'; .*'llama', 'qwen3', 'qwen3_5'"),
     (QWEN3 | {"head_dim": None}, "field 'head_dim' is missing"),
     (QWEN3 | {"rope_theta": None}, "field 'rope_theta' is missing"),
+    (QWEN3 | {"rope_scaling": {"rope_type": "longrope", "factor": 4.0}},
+     r"rope_type = 'longrope' is not implemented.*\['linear', 'llama3', 'yarn'\]"),
     (QWEN3 | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-     r"rope_type = 'yarn' is not implemented.*\['linear', 'llama3'\]"),
+     "field 'original_max_position_embeddings' is missing"),
+    (QWEN3 | {"rope_scaling": YARN | {"beta_fast": 0.5}}, "beta_fast = 0.5 must be above"),
+    (QWEN3 | {"rope_scaling": YARN | {"attention_factor": -1}}, "attention_factor = -1 must be"),
+    (QWEN3 | {"rope_scaling": YARN | {"mscale": 1.0}}, "mscale is not implemented"),
     (LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_type = 'dynamic'"),
     (LLAMA | {"rope_scaling": {"type": "linear"}}, "field 'factor' is missing"),
     (LLAMA | {"rope_scaling": LLAMA3 | {"high_freq_factor": 1.0}}, "high_freq_factor = 1.0 must"),
@@ -134,19 +157,34 @@ def test_qwen3_5_is_read_alone_and_inside_a_vision_language_config(tmp_path):
      "rope_type = 'yarn'"),
     (HYBRID | {"linear_num_key_heads": None}, "field 'linear_num_key_heads' is missing"),
     (VISION | {"text_config": None}, "field 'text_config' is missing"),
-    (VISION | {"tie_word_embeddings": True,
-               "text_config": HYBRID | {"tie_word_embeddings": False}},
-     "tie_word_embeddings = True but text_config.tie_word_embeddings = False; .*lm_head"),
     (VISION | {"quantization_config": {"bits": 4}}, "quantization_config"),
+    # Values of the wrong kind.
+    (QWEN3 | {"model_type": ["qwen3"]}, r"model_type \['qwen3'\]; this version knows"),
+    (QWEN3 | {"vocab_size": "24"}, "vocab_size = '24' must be a positive int"),
+    (QWEN3 | {"rope_theta": float("inf")}, "rope_theta = inf must be a positive float"),
+    (QWEN3 | {"rms_norm_eps": float("nan")}, "rms_norm_eps = nan must be"),
+    (QWEN3 | {"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false' must be true or fal"),
+    (HYBRID | {"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false' must be true or fa"),
+    (QWEN3 | {"layer_types": 5}, "a field has a value of the wrong kind"),
+    (QWEN3 | {"rope_scaling": "linear"}, "a field has a value of the wrong kind"),
+    (QWEN3 | {"rope_scaling": {"type": "linear", "factor": "2"}}, "factor = '2' must be"),
+    (QWEN3 | {"rope_scaling": {"type": "linear", "factor": 0}}, "factor = 0 must be a positive"),
+    (LLAMA | {"rope_scaling": LLAMA3 | {"original_max_position_embeddings": "64"}},
+     "original_max_position_embeddings = '64' must be a positive int"),
 ])
 def test_what_is_not_computed_is_refused_by_name(tmp_path, fields, message):
     with pytest.raises(weights.ModelError, match=f"config.json: .*{message}"):
         read(tmp_path, fields)
 
 
-def test_a_damaged_config_is_named(tmp_path):
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(weights.ModelError, match="config.json cannot be read as JSON"):
+@pytest.mark.parametrize("content, message", [
+    (b"", "cannot be read as JSON"), (b"{", "cannot be read as JSON"),
+    (b'{"model_type": "\xff"}', "cannot be read as JSON"),
+    (b"[" * 100_000, "cannot be read as JSON"), (b"[1]", "holds no JSON object"),
+    (b"null", "holds no JSON object")])
+def test_a_damaged_config_is_named(tmp_path, content, message):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(weights.ModelError, match=f"config.json {message}.*copy it again"):
         weights.make_policy(tmp_path, "float32", "none")
 
 

@@ -479,4 +479,4 @@ def test_evaluated_facts_are_those_of_the_memory_that_stands():
     rollouts, _ = play(write, config=config, streams=[stream])
     assert rollouts[0].tasks[-1].written.items == ()
     built = types.SimpleNamespace(domain=domain)
-    assert evaluate._facts(built, rollouts, 1).tolist() == [[1]]
+    assert evaluate._facts(built, rollouts, (1, 1)).tolist() == [[1]]

@@ -19,21 +19,22 @@ class Counting:
 
     vocab_size: int = 24
     dtype: Any = jnp.float32
+    cuts: bool = True
 
     def shapes(self):
-        return jax.ShapeDtypeStruct((), jnp.float32)
+        return {"scale": jax.ShapeDtypeStruct((), jnp.float32)}
 
     def logical_axes(self):
-        return ()
+        return {"scale": ()}
 
     def init_cache(self, slots, tokens):
         return jnp.zeros((slots, tokens))
 
-    def extend(self, params, cache, tokens, start, count):
+    def extend(self, params, cache, tokens, start, count, rows=None):
         return jax.nn.one_hot((tokens + 1) % self.vocab_size, self.vocab_size), cache
 
     def logits(self, params, hidden):
-        return hidden * params
+        return hidden * params["scale"]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,7 @@ def sampler():
     sampler = native.NativeSampler(
         Counting(), {"act": "policy"}, (20,), slots=1, context_tokens=32, decode_block=BLOCK,
         prefill_chunks=(2, 8), devices=jax.devices()[:1])
-    sampler.set_params({"policy": 1e3}, 0)
+    sampler.set_params({"policy": {"scale": 1e3}}, 0)
     return sampler
 
 

@@ -1,4 +1,4 @@
-"""The sampler's device program: groups of devices, narrow weights, resharding in one program."""
+"""The sampler's device program: groups of devices, narrow weights."""
 
 import dataclasses
 
@@ -6,12 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec as P
 
-from rime_jax import config as config_lib
-from rime_jax.learner import mesh as mesh_lib
 from rime_jax.policy import qwen3, qwen3_5
-from rime_jax.sampler import program
+from rime_jax.sampler import program, reshard
 
 DEVICES = jax.devices()
 QWEN3 = qwen3.Qwen3(qwen3.Qwen3Config(
@@ -29,10 +26,10 @@ needs_devices = pytest.mark.skipif(len(DEVICES) < 8, reason="needs 8 devices")
 def generate(policy, devices, tensor):
     own = program.SamplerProgram(policy, (), slots=SLOTS, context_tokens=CONTEXT, block=BLOCK,
                                  devices=DEVICES[:devices], tensor=tensor)
-    params = jax.device_put(own.narrow(policy.init(jax.random.key(0))), own.params_at)
+    params = reshard.Reshard(policy, DEVICES[:devices], tensor)(policy.init(jax.random.key(0)))
     tokens = np.arange(SLOTS * CHUNK, dtype=np.int32).reshape(SLOTS, CHUNK) % 24
     full = np.full(SLOTS, CHUNK, np.int32)
-    cache, *out = own.step(params, own.empty_cache(), tokens, 0 * full, full, 0 * full + BLOCK,
+    cache, *out = own.step(params, own.empty_cache(), None, tokens, 0 * full, full, 0 * full + BLOCK,
                            np.zeros((SLOTS, 2), np.uint32), np.zeros(SLOTS, np.float32))
     return jax.device_get(out), cache
 
@@ -52,7 +49,7 @@ def test_groups_that_share_weights_generate_as_one_device(policy):
 def test_narrow_weights_change_no_bit_of_what_is_computed(policy):
     policy = dataclasses.replace(policy, dtype=jnp.bfloat16)
     wide = policy.init(jax.random.key(1))
-    narrow = jax.jit(lambda p: program.narrow(policy, p))(wide)
+    narrow = jax.jit(lambda p: reshard.narrow(policy, p))(wide)
     assert {x.dtype for x in jax.tree.leaves(narrow)} == {
         jnp.dtype(jnp.bfloat16), jnp.dtype(jnp.float32)}
     tokens = jnp.arange(8, dtype=jnp.int32)[None]
@@ -66,24 +63,6 @@ def test_narrow_weights_change_no_bit_of_what_is_computed(policy):
     np.testing.assert_array_equal(logits(wide), logits(narrow))
 
 
-@needs_devices
-def test_the_reshard_is_one_program_from_the_learners_layout_to_the_samplers():
-    policy = dataclasses.replace(QWEN3, dtype=jnp.bfloat16)
-    config = config_lib.default().learner
-    config.mesh_data, config.mesh_fsdp, config.mesh_tensor = 1, 8, 1
-    mesh = mesh_lib.make_mesh(config, DEVICES[:8])
-    compiled = program.lower_reshard(policy, mesh, tensor=2).compile()
-    at = mesh_lib.shardings(mesh, policy.logical_axes(), policy.shapes())
-    params = jax.device_put(policy.init(jax.random.key(2)), at)
-    moved = compiled(params)
-    assert moved["layers"]["gate"].sharding.spec == P(None, "fsdp", "tensor")
-    assert moved["layers"]["gate"].sharding.shard_shape((2, 16, 32)) == (2, 16, 16)
-    jax.tree.map(np.testing.assert_array_equal, moved, program.narrow(policy, params))
-
-
-def test_devices_that_form_no_groups_are_refused():
-    with pytest.raises(ValueError, match="groups of 3"):
-        program.SamplerProgram(QWEN3, (), slots=4, context_tokens=8, block=1, devices=[None] * 4,
-                               tensor=3)
+def test_slots_that_cannot_be_spread_are_refused():
     with pytest.raises(ValueError, match="sampler.slots = 3"):
-        program.SamplerProgram(QWEN3, (), slots=3, context_tokens=8, block=1, devices=[None] * 2)
+        program.SamplerProgram(QWEN3, (), slots=3, context_tokens=8, block=1, devices=DEVICES[:2])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import fcntl
+import hashlib
 import pathlib
 import shutil
 import subprocess
@@ -28,6 +29,7 @@ class Library:
       requirements: what pip installs for its tests, the library's own requirements included.
       root: the folder that is on Python's path, relative to the repository.
       licence: SPDX name.
+      sha256: of the archive of sources; empty: any.
     """
 
     name: str
@@ -35,6 +37,7 @@ class Library:
     requirements: tuple[str, ...] = ()
     root: str = "."
     licence: str = ""
+    sha256: str = ""
 
 
 def library(row: Mapping) -> Library:
@@ -57,7 +60,7 @@ def fetch(library: Library, cache: pathlib.Path) -> pathlib.Path:
     """
     def make(place: pathlib.Path) -> None:
         if library.url.startswith("pypi:"):
-            _from_index(library.url.removeprefix("pypi:"), place)
+            _from_index(library, place)
         else:
             _from_git(library.url, place)
 
@@ -103,12 +106,19 @@ def call(argv: list[str], what: str, **options) -> str:
     return done.stdout
 
 
-def _from_index(requirement: str, place: pathlib.Path) -> None:
+def _from_index(library: Library, place: pathlib.Path) -> None:
+    requirement = library.url.removeprefix("pypi:")
     with tempfile.TemporaryDirectory() as folder:
         call([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:",
               "--disable-pip-version-check", "-d", folder, requirement],
              f"downloading the sources of {requirement}")
         (archive,) = pathlib.Path(folder).iterdir()
+        digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+        if library.sha256 and digest != library.sha256:
+            raise SourceError(
+                f"the package index served {archive.name} with sha256 {digest}, not the "
+                f"{library.sha256} that the list of libraries has; the file was tampered with, or "
+                "the list is of another file")
         unpacked = pathlib.Path(folder) / "unpacked"
         if archive.suffix == ".zip":
             shutil.unpack_archive(archive, unpacked)

@@ -138,8 +138,7 @@ def make_streams(planned: Sequence[streams_lib.Stream]) -> MakeStream:
         del rng  # The order of a pass belongs to all of its streams.
         turn, place = divmod(i, len(planned))
         order = np.random.default_rng((turn, len(planned))).permutation(len(planned))
-        stream = planned[order[place]]
-        return dataclasses.replace(stream, id=f"{stream.id}-pass{turn}")
+        return planned[order[place]]
 
     return make
 

@@ -1,0 +1,91 @@
+"""Tasks and libraries from files: rows of SWE-smith or of Continual Learning Bench."""
+
+import gzip
+import json
+import lzma
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rime_jax.envs.codebase import sources
+from rime_jax.envs.codebase import tasks as tasks_lib
+
+_OPENERS: Mapping[str, Callable] = {".gz": gzip.open, ".xz": lzma.open}
+
+
+def load_tasks(path: pathlib.Path) -> list[tasks_lib.CodeTask]:
+    """Reads a JSONL file (also .gz, .xz) or a directory that `datasets.save_to_disk` wrote.
+
+    Raises:
+      RowError: a row is none of the two schemas, or an id stands twice; the message names it.
+    """
+    found: dict[str, tasks_lib.CodeTask] = {}
+    for number, row in enumerate(_rows(path), start=1):
+        try:
+            task = task_of(row)
+        except tasks_lib.RowError as error:
+            raise tasks_lib.RowError(f"{path}, row {number}: {error}") from error
+        if task.instance_id in found:
+            raise tasks_lib.RowError(f"{path}, row {number}: {task.instance_id} stands there twice")
+        found[task.instance_id] = task
+    return list(found.values())
+
+
+def task_of(row: Mapping[str, Any]) -> tasks_lib.CodeTask:
+    """A row of either schema: the benchmark's has a `test_patch`.
+
+    Raises:
+      RowError: it is none of them.
+    """
+    return (tasks_lib.from_benchmark if "test_patch" in row else tasks_lib.from_swe_smith)(row)
+
+
+def load_libraries(path: pathlib.Path) -> dict[str, sources.Library]:
+    """Reads a JSON list of libraries (fields of `sources.Library`); `name` is what rows call them.
+
+    Raises:
+      SourceError: the file cannot be read, or an entry is no library.
+    """
+    try:
+        rows = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise sources.SourceError(f"{path} cannot be read as a JSON list of libraries: "
+                                  f"{error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise sources.SourceError(f"{path} must hold a JSON list of objects, one for each library")
+    return {row["name"]: sources.library(row) for row in rows}
+
+
+def _rows(path: pathlib.Path) -> Iterator[Mapping[str, Any]]:
+    if path.is_dir():
+        yield from _dataset(path)
+        return
+    try:
+        with _OPENERS.get(path.suffix, open)(path, "rt", encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.strip():
+                    continue
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise tasks_lib.RowError(f"{path}, line {number}: no JSON object")
+                yield row
+    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+        raise tasks_lib.RowError(f"{path} cannot be read: {error}") from error
+    except json.JSONDecodeError as error:
+        raise tasks_lib.RowError(f"{path}: a line is no JSON ({error}); is the file cut off?"
+                                 ) from error
+
+
+def _dataset(path: pathlib.Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        import datasets
+    except ImportError as error:
+        raise tasks_lib.RowError(
+            f"{path} is a directory, which needs the package `datasets` (pip install datasets); "
+            "or give a JSONL file") from error
+    loaded = datasets.load_from_disk(str(path))
+    if isinstance(loaded, datasets.DatasetDict):
+        for part in loaded.values():
+            yield from part
+    else:
+        yield from loaded

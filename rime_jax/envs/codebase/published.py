@@ -1,0 +1,91 @@
+"""The task set that comes with the program: bugs in libraries of the package index.
+
+`rime_jax.envs.codebase.build` makes it. A directory holds `libraries.json`, the libraries, and
+`tasks.jsonl.xz`: for each library a line with its tests that pass in the untouched tree, and for
+each task a line in SWE-smith's schema without PASS_TO_PASS, which is those tests without the
+failing ones (`validation.passing`). Sources are fetched from the index by version.
+"""
+
+import json
+import lzma
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rime_jax.envs.codebase import sources, validation
+from rime_jax.envs.codebase import tasks as tasks_lib
+
+DIRECTORY = pathlib.Path(__file__).parents[2] / "assets" / "codebase-v1"
+_LIBRARIES, _TASKS = "libraries.json", "tasks.jsonl.xz"
+
+
+def tasks(directory: pathlib.Path = DIRECTORY) -> list[tasks_lib.CodeTask]:
+    """All tasks of a set.
+
+    Raises:
+      RowError: a row is no task.
+    """
+    return [tasks_lib.from_swe_smith(row) for row in rows(directory)]
+
+
+def libraries(directory: pathlib.Path = DIRECTORY) -> dict[str, sources.Library]:
+    """The libraries of a set by their names, which are `CodeTask.source`.
+
+    Raises:
+      SourceError: an entry is no library, or the directory holds none.
+    """
+    file = directory / _LIBRARIES
+    try:
+        listed = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise sources.SourceError(f"{file} cannot be read as a list of libraries: {error}; see "
+                                  f"{DIRECTORY / _LIBRARIES} for its form") from error
+    found = [sources.library(row) for row in listed]
+    return {library.name: library for library in found}
+
+
+def rows(directory: pathlib.Path = DIRECTORY) -> list[dict[str, Any]]:
+    """The tasks of a set as SWE-smith's rows; beside its fields those of `build.row`.
+
+    Raises:
+      RowError: the file is damaged, or the directory holds none.
+    """
+    file = directory / _TASKS
+    suites, found = {}, []
+    try:
+        with lzma.open(file, "rt", encoding="utf-8") as lines:
+            for value in map(json.loads, lines):
+                if "tests" in value:
+                    suites[value["repo"]] = tuple(value["tests"])
+                else:
+                    passing = validation.passing(suites[value["repo"]],
+                                                 tuple(value["FAIL_TO_PASS"]))
+                    found.append(value | {"PASS_TO_PASS": list(passing)})
+    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError) as error:
+        raise tasks_lib.RowError(f"{file} cannot be read as a task set: {error}; make it with "
+                                 "python -m rime_jax.envs.codebase.build") from error
+    return found
+
+
+def write(
+    directory: pathlib.Path, libraries: Iterable[sources.Library],
+    suites: Mapping[str, tuple[str, ...]], rows: Iterable[Mapping[str, Any]],
+) -> None:
+    """Writes a set; the old one stays until the new one is complete.
+
+    Args:
+      directory: is made if it is not there.
+      libraries: those that `rows` come from.
+      suites: library → tests that pass in its untouched tree.
+      rows: with PASS_TO_PASS.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    listed = [library.__dict__ for library in libraries]
+    lines = [{"repo": name, "tests": validation.useful(suite)} for name, suite in suites.items()]
+    lines += [{k: v for k, v in row.items() if k != "PASS_TO_PASS"} for row in rows]
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    for name, data in ((_LIBRARIES, (json.dumps(listed, indent=2) + "\n").encode()),
+                       (_TASKS, lzma.compress(text.encode(), preset=9))):
+        new = directory / f"{name}.new"
+        new.write_bytes(data)
+        new.replace(directory / name)

@@ -1,0 +1,78 @@
+"""JSON over HTTP, with the two ways in which a server can fail told apart."""
+
+import asyncio
+from typing import Any
+
+import httpx2
+
+# Answers that say `not now` rather than `never`.
+_LATER = (408, 409, 425, 429)
+_SHOWN = 500
+
+
+class Unavailable(Exception):
+    """A server that cannot be reached, is broken or busy; the request may be sent again.
+
+    Attributes:
+      retry_after_s: seconds that the server asks to wait; None if it does not say.
+    """
+
+    def __init__(self, message: str, retry_after_s: float | None = None):
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class Refused(Exception):
+    """A server that rejects the request itself; sending it again changes nothing."""
+
+
+def client(headers: dict[str, str] | None = None, proxies: bool = False) -> httpx2.AsyncClient:
+    """A client without limits of its own.
+
+    Args:
+      headers: of every request.
+      proxies: go through the proxies that the environment names.
+    """
+    return httpx2.AsyncClient(
+        headers=headers, timeout=None, trust_env=proxies,
+        # A connection for each request: one that a server just closed for being idle would look
+        # like a server that died.
+        limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
+    )
+
+
+async def call(
+    http: httpx2.AsyncClient, method: str, url: str, body: Any = None, *, timeout_s: float
+) -> Any:
+    """The JSON of an answer; None where it is empty.
+
+    Raises:
+      Unavailable: no answer within `timeout_s`, one of status 5xx, 408, 409, 425 or 429, or one
+        that is no JSON.
+      Refused: any other status that is not 2xx.
+    """
+    try:
+        # Around the whole: the client's own limits are for each read.
+        async with asyncio.timeout(timeout_s):
+            answer = await http.request(method, url, json=body)
+    except (httpx2.HTTPError, TimeoutError) as error:
+        raise Unavailable(f"{method} {url}: {type(error).__name__} {error}".rstrip()) from error
+    said = f"{method} {url}: status {answer.status_code}: {answer.text[:_SHOWN]}"
+    if answer.status_code >= 500 or answer.status_code in _LATER:
+        raise Unavailable(said, _seconds(answer.headers.get("retry-after")))
+    if not answer.is_success:
+        raise Refused(said)
+    if not answer.content:
+        return None
+    try:
+        return answer.json()
+    except ValueError as error:
+        raise Unavailable(f"{method} {url}: no JSON: {answer.text[:_SHOWN]}") from error
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """The header as a number; its other form, a date, is left to the caller's own back-off."""
+    try:
+        return max(float(retry_after), 0.0)
+    except (TypeError, ValueError):
+        return None
