@@ -89,7 +89,7 @@ OPTIONS: dict[str, Any] = {
     },
     "env": {
         "domain": Option("alchemy", "which environment: alchemy (a game) | codebase (repairs of "
-                                    "repositories; needs Linux with bubblewrap)",
+                                    "repositories; needs Linux and a sandbox)",
                          choices=("alchemy", "codebase")),
         "form": Option("compact", "text form: compact (a few dozen words, for the small policy) | "
                                   "full (for LLMs)", choices=("compact", "full")),
@@ -129,6 +129,11 @@ OPTIONS: dict[str, Any] = {
         "order": Option("curriculum", "codebase: tasks of a segment from easy to hard (curriculum) "
                                       "| in random order (shuffled)",
                         choices=("curriculum", "shuffled")),
+        "sandbox": Option("auto", "codebase: where commands run: auto (bubblewrap) | bubblewrap | "
+                                  "docker | podman | apptainer | unsafe (as this user, with its "
+                                  "files and the network)",
+                          choices=("auto", "bubblewrap", "docker", "podman", "apptainer",
+                                   "unsafe")),
         "cache_dir": Option("", "codebase: directory of sources, trees and environments; empty: "
                                 "rime_jax/codebase in the user's cache"),
     },

@@ -11,7 +11,7 @@ import numpy as np
 from rime_jax import prompts_codebase
 from rime_jax import streams as streams_lib
 from rime_jax.envs.codebase import (
-    bubblewrap,
+    backends,
     environment,
     loaders,
     published,
@@ -49,7 +49,7 @@ def make(config: ml_collections.ConfigDict) -> Domain:
     tasks, libraries = _tasks(env)
     streams.check_trainable(tasks)
     store = trees.TreeStore(cache_directory(env.cache_dir), tasks, libraries)
-    box = bubblewrap.Bubblewrap(sandbox.Limits())
+    box = backends.make(env.sandbox, sandbox.Limits())
     return Domain(
         make_env=lambda: environment.CodebaseEnvironment(box, store, env.max_steps),
         prompts=prompts_codebase.CodebasePrompts(config.rollout.memory_tokens, env.max_steps),

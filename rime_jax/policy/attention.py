@@ -29,6 +29,9 @@ _SPLASH_BLOCKS = (4096, 2048, 1024, 512, 256, 128)
 _SPLASH_BLOCK = 512
 _SPLASH_KEY_ENTRIES = 1 << 18
 
+# Without a fused kernel: rows from this length on are computed in so many blocks of queries, each
+# over the keys up to its own end, which leaves out three eighths of the products.
+_LONG_ROW, _QUERY_BLOCKS = 256, 4
 
 # Caches up to this many tokens are read whole.
 _SHORT_CACHE = 128
@@ -64,7 +67,13 @@ def packed_attention(
             q, k, v, mask=mask_BxTxT[:, None], implementation="cudnn"
         )
         return mixed.swapaxes(1, 2)
-    return _masked(q, k, v, mask_BxTxT)
+    blocks = _QUERY_BLOCKS if T >= _LONG_ROW and T % _QUERY_BLOCKS == 0 else 1
+    size = T // blocks
+    return jnp.concatenate([
+        _masked(q[:, :, i : i + size], k[:, :, : i + size], v[:, :, : i + size],
+                mask_BxTxT[:, i : i + size, : i + size])
+        for i in range(0, T, size)
+    ], 2)
 
 
 @functools.cache
@@ -137,8 +146,8 @@ def cached_attention(
 ) -> jax.Array:
     """Token at position p of a sequence attends to cached positions 0..p of its slot.
 
-    Only as much of the caches is read as the longest of the sequences has, in blocks whose number is
-    decided at run time (online softmax: Milakov and Gimelshein 2018, arXiv 1805.02867).
+    Only as much of the caches is read as the longest of the sequences has, in blocks whose number
+    is decided at run time (online softmax: Milakov and Gimelshein 2018, arXiv 1805.02867).
 
     Args:
       q: [B, H, T, N]; k, v: [slots, K, S, N], the caches with the new tokens written.

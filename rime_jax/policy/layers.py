@@ -72,7 +72,7 @@ def swiglu(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 
 def swiglu_apart(p: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-    """`swiglu` by one product for each half: without a copy of both, which few tokens do not pay."""
+    """`swiglu` by a product for each half: without a copy of both, which few tokens do not pay."""
     gate, up = (x @ p[name].astype(x.dtype) for name in ("gate", "up"))
     return (jax.nn.silu(gate) * up) @ p["down"].astype(x.dtype)
 

@@ -134,6 +134,28 @@ async def _judge(
     return verdict, Status.JUDGE_UNAVAILABLE if verdict is None else None
 
 
+def read_memory(
+    context: Context, generation: sampler_base.Generation
+) -> tuple[str, memory.Written]:
+    """A sampled WRITE turn as text, and the memory that it is; one that is too long is cut."""
+    chat, budget = context.chat, context.options.memory_tokens
+    body = generation.ids
+    if body and body[-1] in chat.stop_ids:
+        body = body[:-1]
+    reply = chat.decode(body)
+    answer, _ = memory.strip_thinking(reply, chat.think_opened)
+    # Thinking is not part of the memory. An answer without any counts as it was sampled.
+    n_tokens = len(body) if answer == reply.strip() else len(chat.text(answer))
+    written = memory.read_reply(
+        reply, n_tokens, budget, generation.finish == "stop", context.domain.memory_format,
+        chat.think_opened)
+    if written.malformed == "over_budget" or written.malformed == "truncated":
+        text = chat.decode(chat.text(written.text)[:budget])
+        items, _ = context.domain.memory_format.parse_items(text)
+        written = dataclasses.replace(written, text=text, items=tuple(items))
+    return reply, written
+
+
 class _Episode:
     """One task: ACT, then WRITE. Holds what the steps pass on to each other."""
 
@@ -256,24 +278,8 @@ class _Episode:
         self._close_session(act_session)
         start = len(self._session.ids)
         generation = await self._generate(self._options.write_tokens)
-        body = generation.ids
-        if body and body[-1] in context.chat.stop_ids:
-            body = body[:-1]
-        reply = context.chat.decode(body)
+        reply, written = read_memory(context, generation)
         self._say("writer", reply)
-        opened = context.chat.think_opened
-        answer, _ = memory.strip_thinking(reply, opened)
-        # Thinking is not part of the memory. An answer without any counts as it was sampled.
-        n_tokens = len(body) if answer == reply.strip() else len(context.chat.text(answer))
-        written = memory.read_reply(
-            reply, n_tokens, self._options.memory_tokens, generation.finish == "stop",
-            context.domain.memory_format, opened,
-        )
-        if written.malformed == "over_budget" or written.malformed == "truncated":
-            cut = context.chat.text(written.text)[: self._options.memory_tokens]
-            text = context.chat.decode(cut)
-            items, _ = context.domain.memory_format.parse_items(text)
-            written = dataclasses.replace(written, text=text, items=tuple(items))
         keep = written.malformed is not None and self._options.on_malformed == "keep"
         sample = self._sample("write", [generation], [start])
         return written, self._document if keep else written.text, sample

@@ -1,10 +1,10 @@
 """The native sampler: live sessions are decoded together on the local devices.
 
-Each session has a slot of one cache and keeps it between turns, so that a turn feeds only the tokens
-that are new. In rounds, every request feeds a chunk of its prompt or samples a block of tokens
-(calls.py); sessions join and leave between rounds. When slots run short, the session that has been
-idle the longest loses its own and is computed again at its next turn. Equal beginnings are computed
-once (sharing.py). Shapes are few and fixed: nothing is compiled after `warm_up`.
+Each session has a slot of one cache and keeps it between turns, so that a turn feeds only the new
+tokens. In rounds every request feeds a chunk of its prompt or samples a block of tokens (calls.py);
+sessions join and leave between rounds. When slots run short, the session that has been idle the
+longest loses its own and is computed again at its next turn. Equal beginnings are computed once
+(sharing.py). Shapes are few and fixed: nothing is compiled after `warm_up`.
 
 The devices work while the event loop goes on: a round is dispatched and awaited in a thread.
 

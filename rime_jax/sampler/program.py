@@ -19,7 +19,6 @@ from rime_jax.learner import mesh as mesh_lib
 from rime_jax.policy.base import Policy
 from rime_jax.sampler.reshard import group_mesh, params_at, shapes
 
-
 # Calls that serve a few slots have a row for every this many slots.
 _FEW = 8
 
@@ -40,8 +39,9 @@ class SamplerProgram:
         lengths [R]); the cache is consumed. rows: int32 [R], for each row the number of its slot
         within its group, R / groups rows of each group in turn (policy/base.py, `extend`); None:
         all slots.
-      copy: jitted (cache, from [groups × few], to [groups × few]) → (cache,), slots copied within
-        each group by their numbers there; the cache is consumed. A `to` that is no slot copies nothing.
+      copy: jitted (cache, from [groups × F], to [groups × F]) → (cache,), F = max(1, few): slots
+        copied within each group by their numbers there; the cache is consumed. A `to` that is no
+        slot copies nothing.
       empty_cache: jitted () → cache.
       traces: programs traced so far.
     """
@@ -94,8 +94,9 @@ class SamplerProgram:
         cache = jax.eval_shape(lambda: self._policy.init_cache(N, self.context_tokens))
         return self.step.lower(
             mesh_lib.abstract(shapes(self._policy), self.params_at),
-            mesh_lib.abstract(cache, self.cache_at), None, rows(jnp.int32, chunk), rows(jnp.int32), rows(jnp.int32), rows(jnp.int32),
-            rows(jnp.uint32, 2), rows(jnp.float32))
+            mesh_lib.abstract(cache, self.cache_at), None, rows(jnp.int32, chunk),
+            rows(jnp.int32), rows(jnp.int32), rows(jnp.int32), rows(jnp.uint32, 2),
+            rows(jnp.float32))
 
     def _cache_sharding(self, x: jax.ShapeDtypeStruct) -> NamedSharding:
         # Arrays with four axes have their heads on the second one (policy.init_cache).

@@ -1,7 +1,7 @@
 """The native sampler against one full forward per conversation, under schedules of every kind.
 
-Sessions arrive, are extended, cancelled, handed over and closed at random; there are more of them
-than slots, so that some are evicted and computed again; some open alike and share what was computed.
+Sessions arrive, are extended, cancelled, handed over and closed at random. There are more of them
+than slots, so some are evicted and computed again. Some open alike and share what was computed.
 """
 
 import functools
@@ -11,8 +11,16 @@ import jax
 import pytest
 from hypothesis import strategies as st
 
-from tests.sampler.conversations import CHUNKS, LLAMA, QWEN3, QWEN3_5, check, make_sampler, run
-from tests.sampler.conversations import schedule
+from tests.sampler.conversations import (
+    CHUNKS,
+    LLAMA,
+    QWEN3,
+    QWEN3_5,
+    check,
+    make_sampler,
+    run,
+    schedule,
+)
 
 MODELS = {"qwen3": QWEN3, "llama": LLAMA, "qwen3_5": QWEN3_5}
 # Cases of the property below; slots, devices, and most conversations at once.

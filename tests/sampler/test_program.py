@@ -29,8 +29,9 @@ def generate(policy, devices, tensor):
     params = reshard.Reshard(policy, DEVICES[:devices], tensor)(policy.init(jax.random.key(0)))
     tokens = np.arange(SLOTS * CHUNK, dtype=np.int32).reshape(SLOTS, CHUNK) % 24
     full = np.full(SLOTS, CHUNK, np.int32)
-    cache, *out = own.step(params, own.empty_cache(), None, tokens, 0 * full, full, 0 * full + BLOCK,
-                           np.zeros((SLOTS, 2), np.uint32), np.zeros(SLOTS, np.float32))
+    cache, *out = own.step(
+        params, own.empty_cache(), None, tokens, 0 * full, full, 0 * full + BLOCK,
+        np.zeros((SLOTS, 2), np.uint32), np.zeros(SLOTS, np.float32))
     return jax.device_get(out), cache
 
 

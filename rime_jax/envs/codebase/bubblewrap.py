@@ -6,11 +6,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections import deque
 
-from rime_jax.envs.codebase import sandbox, warden
+from rime_jax.envs.codebase import sandbox, seccomp, warden
 
+# What takes longer hangs in the kernel.
+_SECONDS_TO_END = 20.0
 _SYSTEM = ("/usr", "/etc/alternatives", "/etc/ld.so.cache")
 
 
@@ -59,10 +62,25 @@ class Bubblewrap:
         workspace = BubblewrapWorkspace(found, self._limits)
         workspace.set_up({
             "bwrap": self._program, "uid": sandbox.USER, "mounts": mounts, "links": links,
-            "workdir": sandbox.WORKDIR, "environment": _environment(base),
-            "limits": vars(self._limits),
+            "workdir": sandbox.WORKDIR, "environment": sandbox.environment(base),
+            "limits": vars(self._limits), "seccomp": seccomp.program().decode("latin-1"),
         })
         return workspace
+
+    def check(self) -> None:
+        """Raises:
+          SandboxError: no command can be run here.
+        """
+        with tempfile.TemporaryDirectory() as place:
+            os.chmod(place, 0o755)
+            workspace = self.open(sandbox.Base(pathlib.Path(place)))
+            try:
+                done = workspace.run("true")
+            finally:
+                workspace.close()
+        if done.exit_code:
+            self.close()
+            raise sandbox.SandboxError(f"bubblewrap runs no commands: {done.output[-500:]}")
 
     def close(self) -> None:
         with self._lock:
@@ -80,7 +98,11 @@ class BubblewrapWorkspace:
         """Raises:
           SandboxError: the kernel or a policy of this machine refuses.
         """
-        answer = self._warden.ask(request)
+        try:
+            answer = self._warden.ask(request)
+        except sandbox.SandboxError:
+            self.close()
+            raise
         if "error" in answer:
             self.close()
             raise sandbox.SandboxError(
@@ -90,6 +112,8 @@ class BubblewrapWorkspace:
     def run(
         self, command: str, timeout_s: float | None = None, stdin: str = ""
     ) -> sandbox.Result:
+        if (refused := sandbox.refused(command)) is not None:
+            return refused
         limit = self._limits.timeout_s
         return sandbox.Result(**self._warden.ask({
             "argv": ["bash", "-c", command], "stdin": stdin,
@@ -133,14 +157,9 @@ class _Warden:
             self._channel.shutdown(socket.SHUT_RDWR)
         except OSError:
             return
-        self._process.wait()
+        try:
+            self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._channel.close()
-
-
-def _environment(base: sandbox.Base) -> dict[str, str]:
-    return {
-        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": sandbox.HOME, "USER": "agent",
-        "LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat", "PYTHONDONTWRITEBYTECODE": "1",
-        # The files belong to nobody in there, at which git would stop.
-        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
-    } | dict(base.environment)

@@ -54,7 +54,7 @@ class Options:
 
     out: pathlib.Path
     seed: int = _SEED
-    per_library: int = 40
+    per_library: int = 25
     tries: int = 4
     workers: int = os.cpu_count() or 1
 
@@ -84,18 +84,24 @@ def build(
             raise BuildError(f"{library.name} belongs to the benchmark's {min(held_out)}, which "
                              "must not be trained on; leave it out of the list of libraries")
     store = trees.TreeStore(options.out / "work", [], libraries)
-    count = _Count(bar, options.per_library)
+    run = _Run(bar, options.per_library)
 
     def of_library(library: sources.Library) -> "_Yield | str":
         try:
-            return _of_library(library, store, box, options, count)
+            found = _of_library(library, store, box, options, run)
+            return found if found.rows else "its tests notice none of the bugs"
         except (sources.SourceError, validation.ValidationError) as error:
             return str(error)
         finally:
-            count.finish(library.name)
+            run.finish(library.name)
 
     with concurrent.futures.ThreadPoolExecutor(options.workers) as pool:
-        made = dict(zip(libraries, pool.map(of_library, libraries.values()), strict=True))
+        try:
+            made = dict(zip(libraries, pool.map(of_library, libraries.values()), strict=True))
+        except BaseException:
+            # The other threads would first work on to the ends of their libraries.
+            run.stop.set()
+            raise
     good = {name: found for name, found in made.items() if not isinstance(found, str)}
     rows = [row for found in good.values() for row in found.rows]
     published.write(options.out / "set", [libraries[name] for name in good],
@@ -133,7 +139,7 @@ class _Yield:
 
 def _of_library(
     library: sources.Library, store: trees.TreeStore, box: sandbox.Sandbox, options: Options,
-    count: "_Count",
+    run: "_Run",
 ) -> _Yield:
     base = store.base(library.name)
     verdicts = _Verdicts(options.out / "work" / "verdicts" / f"{library.name}.jsonl")
@@ -142,6 +148,8 @@ def _of_library(
              if library.url.startswith("pypi:") else library.name)
     rows, broken = [], collections.defaultdict(list)
     for tried, bug in enumerate(bugs.find(base.tree, options.seed)):
+        if run.stop.is_set():
+            break
         if len(rows) == options.per_library or tried == options.tries * options.per_library:
             break
         earlier = broken[bug.path, bug.function]
@@ -155,7 +163,7 @@ def _of_library(
         if statement is not None:
             earlier.append(bug.strategy)
             rows.append(row(library, suite.tests, bug, failed, statement))
-            count.add(library.name)
+            run.add(library.name)
     return _Yield(suite.tests, rows)
 
 
@@ -210,10 +218,11 @@ def _lines(file: pathlib.Path) -> Iterator[bytes]:
         yield from (line for line in file.read_bytes().splitlines(True) if line.endswith(b"\n"))
 
 
-class _Count:
-    """Tasks of all libraries, for the progress bar; from several threads."""
+class _Run:
+    """What the threads share: how many tasks there are, for the bar, and whether to stop."""
 
     def __init__(self, bar: progress.Progress | None, per_library: int):
+        self.stop = threading.Event()
         self._bar, self._full = bar, per_library
         self._made: collections.Counter[str] = collections.Counter()
         self._finished: set[str] = set()

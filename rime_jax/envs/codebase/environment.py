@@ -40,8 +40,9 @@ class CodebaseEnvironment:
             self._counts["format_errors"] += 1
             return env_base.Turn(interface.format_message(parsed.error, left), left == 0,
                                  parsed.error)
-        kind = interface.kind(parsed.command)
-        self._counts[f"commands/{kind}"] += 1
+        self._counts[f"commands/{interface.kind(parsed.command)}"] += 1
+        # What is joined with a submission counts as well.
+        kind = interface.kind(parsed.command.replace(interface.SENTINEL, ""))
         if kind in ("test", "edit"):
             self._tested_since_edit = kind == "test"
         self._counts["tested"] |= kind == "test"
@@ -87,6 +88,8 @@ class CodebaseEnvironment:
             return "FAILED: the turns were spent before anything was submitted."
         if solved:
             return "PASSED: the repair makes all tests pass."
+        if self._submission.problem:
+            return f"FAILED: {self._submission.problem}, so nothing was handed in."
         if not self._submission.patch:
             what = "only tests" if self._submission.stripped else "no tracked file"
             return f"FAILED: the submission changes {what}."

@@ -1,12 +1,14 @@
 """Runs tests by their exact ids in a fresh workspace; with and without a submission."""
 
+import base64
 import dataclasses
 import json
 import pathlib
 import secrets
+import zlib
 from collections.abc import Sequence
 
-from rime_jax.envs.codebase import sandbox
+from rime_jax.envs.codebase import sandbox, submission
 
 GRADER = "/opt/grader"
 _FOLDER = pathlib.Path(__file__).parent / "grader"
@@ -32,11 +34,6 @@ class TestRun:
         return self.complete and all(self.passed.get(name, False) for name in ids)
 
 
-def mount() -> sandbox.Mount:
-    """What a base needs so that tests can be run in it."""
-    return sandbox.Mount(_FOLDER, GRADER)
-
-
 def run_tests(
     box: sandbox.Sandbox, base: sandbox.Base, ids: Sequence[str], timeout_s: float,
     patch: str = "", arguments: Sequence[str] = (),
@@ -45,7 +42,8 @@ def run_tests(
 
     Args:
       box: the sandbox.
-      base: with `mount()`, and a `python` that has pytest on its PATH.
+      base: with a `python` that has pytest on its PATH. The grader is added here alone: agents do
+        not see it.
       ids: pytest's node ids; none: all tests that pytest finds.
       timeout_s: of the tests.
       patch: for `git apply`; one that does not apply makes the run incomplete.
@@ -54,14 +52,16 @@ def run_tests(
     Raises:
       SandboxError: the sandbox failed.
     """
-    workspace = box.open(base)
+    grader = sandbox.Mount(_FOLDER, GRADER)
+    workspace = box.open(dataclasses.replace(base, mounts=(*base.mounts, grader)))
     try:
         if patch:
             applied = workspace.run("git apply --whitespace=nowarn -", stdin=patch)
             if applied.exit_code:
                 return TestRun({}, False, applied.output, applied.seconds)
         nonce = secrets.token_hex(16)
-        request = {"nonce": nonce, "ids": list(ids), "arguments": list(arguments)}
+        request = {"nonce": nonce, "ids": list(ids), "arguments": list(arguments),
+                   "machinery": submission.TEST_FORMS}
         result = workspace.run(
             f"python -P {GRADER}/runner.py", timeout_s=timeout_s, stdin=json.dumps(request))
     finally:
@@ -69,5 +69,5 @@ def run_tests(
     output, found, report = result.output.rpartition(nonce)
     if result.status != "done" or not found:
         return TestRun({}, False, result.output, result.seconds)
-    values = json.loads(report.split("\n", 1)[0])
+    values = json.loads(zlib.decompress(base64.b64decode(report.split("\n", 1)[0])))
     return TestRun(values["passed"], values["honest"], output, result.seconds)

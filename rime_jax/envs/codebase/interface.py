@@ -75,12 +75,14 @@ def format_message(error: str, turns_left: int) -> str:
 
 
 def observation(result: sandbox.Result, turns_left: int, hint: str = "") -> str:
-    """The answer to a command."""
-    lines = [f"<returncode>{result.exit_code}</returncode>"]
+    """The answer to a command: at most `OBSERVATION_CHARACTERS`."""
+    before = f"<returncode>{result.exit_code}</returncode>\n"
     if result.status != "done":
-        lines.append(f"<killed>{_KILLED[result.status]}</killed>")
-    lines.append(f"<output>\n{capped(result.output, result.dropped_bytes)}\n</output>")
-    return "\n".join([*lines, *([hint] if hint else []), _turns(turns_left)])
+        before += f"<killed>{_KILLED[result.status]}</killed>\n"
+    before += "<output>\n"
+    after = "\n".join(["\n</output>", *([hint] if hint else []), _turns(turns_left)])
+    room = OBSERVATION_CHARACTERS - len(before) - len(after)
+    return before + capped(result.output, result.dropped_bytes, room) + after
 
 
 _KILLED = {

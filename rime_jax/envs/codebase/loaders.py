@@ -4,10 +4,12 @@ import gzip
 import json
 import lzma
 import pathlib
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rime_jax.envs.codebase import sources
+from rime_jax import streams as streams_lib
+from rime_jax.envs.codebase import sources, streams
 from rime_jax.envs.codebase import tasks as tasks_lib
 
 _OPENERS: Mapping[str, Callable] = {".gz": gzip.open, ".xz": lzma.open}
@@ -40,11 +42,51 @@ def task_of(row: Mapping[str, Any]) -> tasks_lib.CodeTask:
     return (tasks_lib.from_benchmark if "test_patch" in row else tasks_lib.from_swe_smith)(row)
 
 
+def load_streams(
+    path: pathlib.Path,
+) -> tuple[list[streams_lib.Stream], dict[str, streams.Entry]]:
+    """Reads the study's published streams: ids, repositories and strategies, without the tasks.
+
+    Returns:
+      The streams in the order of the file (a segment ends where the repository changes; `info` as
+      in `streams.plan`), and what their ids stand for.
+
+    Raises:
+      RowError: a row is no such stream.
+    """
+    found, entries = [], {}
+    for number, row in enumerate(_rows(path), start=1):
+        try:
+            stream, own = _published_stream(row["metadata"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise tasks_lib.RowError(
+                f"{path}, row {number}: no stream ({error!r}); `metadata` needs episode_index, "
+                "difficulty_tier, and for each task instance_ids, stage_labels and strategies"
+            ) from error
+        found.append(stream)
+        entries.update(own)
+    return found, entries
+
+
+def _published_stream(
+    row: Mapping[str, Any],
+) -> tuple[streams_lib.Stream, dict[str, streams.Entry]]:
+    tasks, entries, repositories = [], {}, []
+    places = zip(row["instance_ids"], row["stage_labels"], row["strategies"], strict=True)
+    for name, repository, strategy in places:
+        if repositories[-1:] != [repository]:
+            repositories.append(repository)
+        tasks.append(streams_lib.Task(name, name, len(repositories) - 1))
+        entries[name] = streams.Entry(name, repository, streams.strategy_name(strategy))
+    info = {"tier": row["difficulty_tier"], "repositories": repositories}
+    return streams_lib.Stream(f"published-{row['episode_index']}", tuple(tasks), info), entries
+
+
 def load_libraries(path: pathlib.Path) -> dict[str, sources.Library]:
     """Reads a JSON list of libraries (fields of `sources.Library`); `name` is what rows call them.
 
     Raises:
-      SourceError: the file cannot be read, or an entry is no library.
+      SourceError: the file cannot be read, an entry is no library, or a name stands twice.
     """
     try:
         rows = json.loads(path.read_text())
@@ -53,7 +95,12 @@ def load_libraries(path: pathlib.Path) -> dict[str, sources.Library]:
                                   f"{error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise sources.SourceError(f"{path} must hold a JSON list of objects, one for each library")
-    return {row["name"]: sources.library(row) for row in rows}
+    found: dict[str, sources.Library] = {}
+    for library in map(sources.library, rows):
+        if library.name in found:
+            raise sources.SourceError(f"{path}: {library.name} stands there twice")
+        found[library.name] = library
+    return found
 
 
 def _rows(path: pathlib.Path) -> Iterator[Mapping[str, Any]]:
@@ -69,7 +116,7 @@ def _rows(path: pathlib.Path) -> Iterator[Mapping[str, Any]]:
                 if not isinstance(row, dict):
                     raise tasks_lib.RowError(f"{path}, line {number}: no JSON object")
                 yield row
-    except (OSError, EOFError, lzma.LZMAError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, UnicodeDecodeError) as error:
         raise tasks_lib.RowError(f"{path} cannot be read: {error}") from error
     except json.JSONDecodeError as error:
         raise tasks_lib.RowError(f"{path}: a line is no JSON ({error}); is the file cut off?"
@@ -83,7 +130,10 @@ def _dataset(path: pathlib.Path) -> Iterator[Mapping[str, Any]]:
         raise tasks_lib.RowError(
             f"{path} is a directory, which needs the package `datasets` (pip install datasets); "
             "or give a JSONL file") from error
-    loaded = datasets.load_from_disk(str(path))
+    try:
+        loaded = datasets.load_from_disk(str(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise tasks_lib.RowError(f"{path} cannot be read as a saved dataset: {error}") from error
     if isinstance(loaded, datasets.DatasetDict):
         for part in loaded.values():
             yield from part

@@ -5,6 +5,7 @@ see none of the trainer's files and processes, and leave nothing behind when it 
 """
 
 import dataclasses
+import os
 import pathlib
 from collections.abc import Mapping
 from typing import Literal, Protocol
@@ -86,6 +87,40 @@ class Result:
     status: Literal["done", "timeout", "memory", "output"]
     dropped_bytes: int
     seconds: float
+
+
+# The kernel's limit on one argument of a program is 128 KiB.
+_COMMAND_BYTES = 120_000
+
+
+def refused(command: str) -> Result | None:
+    """The answer to a command that no shell can be given; None for others."""
+    try:
+        size = len(command.encode())
+    except UnicodeEncodeError:
+        why = "holds half of a surrogate pair"
+    else:
+        if "\0" not in command and size <= _COMMAND_BYTES:
+            return None
+        why = ("holds a NUL byte" if "\0" in command else
+               f"is longer than {_COMMAND_BYTES} bytes; write a long file in several parts")
+    return Result(f"bash: the command was not run: it {why}\n", 126, "done", 0, 0.0)
+
+
+def environment(base: Base) -> dict[str, str]:
+    """All variables of a command."""
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": HOME, "USER": "agent",
+        "LANG": "C.UTF-8", "TERM": "dumb", "PAGER": "cat", "PYTHONDONTWRITEBYTECODE": "1",
+        # The files belong to nobody in there, at which git would stop.
+        "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*",
+    } | dict(base.environment)
+
+
+def host_environment() -> dict[str, str]:
+    """The variables that programs of the host need which start workspaces; no secrets."""
+    return {name: os.environ[name] for name in ("PATH", "HOME", "XDG_RUNTIME_DIR", "DOCKER_HOST")
+            if name in os.environ}
 
 
 class Workspace(Protocol):

@@ -36,6 +36,8 @@ def failures(output: str, tests: Sequence[str]) -> list[Failure]:
     Returns:
       At most three, in the order of `tests`; none for tests that were not even found.
     """
+    # Some libraries ask pytest for colours.
+    output = re.sub(r"\x1b\[[0-9;]*m", "", output)
     sections = re.split(r"^_{3,} (.+?) _{3,}$|^={3,} .*$", output, flags=re.MULTILINE)
     texts: dict[str, list[str]] = {}
     # The split alternates between what stands before a heading and the heading.
@@ -46,7 +48,7 @@ def failures(output: str, tests: Sequence[str]) -> list[Failure]:
     for test in tests:
         file, _, inner = test.partition("::")
         lines = next((lines for text in texts.get(inner.replace("::", ".", _classes(inner)), ())
-                      if file in text and (lines := _of_tests(text))), None)
+                      if _is_of(file, text) and (lines := _of_tests(text))), None)
         if lines is not None:
             found.append(Failure(test, tuple(lines)))
         if len(found) == _SHOWN:
@@ -57,6 +59,12 @@ def failures(output: str, tests: Sequence[str]) -> list[Failure]:
 def _classes(inner: str) -> int:
     """How many `::` part classes and function; those in a parameter are its own."""
     return inner.split("[", 1)[0].count("::")
+
+
+def _is_of(file: str, text: str) -> bool:
+    """Whether a traceback can be of a test in this file; inherited tests run in another."""
+    frames = re.findall(r"^(?:\S+/)?(\S+\.py):\d+: in ", text, flags=re.MULTILINE)
+    return file in text or not any(re.fullmatch(r"test_.*|.*_test\.py", name) for name in frames)
 
 
 def _of_tests(text: str) -> list[str]:

@@ -118,9 +118,9 @@ def plan(
     pools = _Pools(usable, rates, rng)
     found = []
     for tier, shares in _TIERS.items():
-        counts = None if shares is None else _counts(size, shares)
-        if counts is None or sum(counts) == size:
-            segments = pools.segments(size, counts)
+        # Shorter segments cannot have a task of each level, which would make them of another tier.
+        if shares is None or size >= sum(shares):
+            segments = pools.segments(size, None if shares is None else _counts(size, shares))
             found += _join(segments, len(shape.segments), tier, rng)
     if not found:
         raise ValueError(
@@ -158,6 +158,9 @@ def problems(
     touched: dict[tuple, list[str]] = collections.defaultdict(list)
     for stream in planned:
         segments = collections.defaultdict(list)
+        order = [task.segment for task in stream.tasks]
+        if order != sorted(order):
+            found.append(f"{stream.id}: the segments are mixed up")
         for task in stream.tasks:
             if task.payload in seen:
                 found.append(f"{stream.id}: {task.payload} stands in two places")

@@ -1,5 +1,7 @@
 """A submission: the changes of tracked files, without those to tests and test machinery."""
 
+import base64
+import binascii
 import dataclasses
 import fnmatch
 import re
@@ -9,24 +11,29 @@ from rime_jax.envs.codebase import sandbox
 # Where a workspace sees the untouched tree with its one commit (read-only).
 PRISTINE = "/opt/pristine"
 
-# Files that decide how tests run; a change to them is no part of a repair.
-_MACHINERY = ("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml",
-              "noxfile.py", "sitecustomize.py", "usercustomize.py", "*.pth", ".coveragerc",
-              ".gitattributes")
+_FOLDERS = ("test", "tests", "testing")
 _TESTS = ("test_*.py", "*_test.py", "tests.py")
+# Files that decide how tests run; a change to them is no part of a repair.
+_MACHINERY = ("conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini",
+              "setup.cfg", "pyproject.toml", "noxfile.py", "sitecustomize.py", "usercustomize.py",
+              "*.pth", ".coveragerc", ".gitattributes")
+# (names of folders, forms of names of files).
+TEST_FORMS = (_FOLDERS, _TESTS + _MACHINERY)
 
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
     """Attributes:
-      patch: what counts, for `git apply`; may be empty.
+      patch: what counts, for `git apply`; may be empty. Bytes that are no UTF-8 are surrogates.
       paths: of the files that it changes.
       stripped: paths whose changes do not count.
+      problem: why the changes could not be read, which is the agent's doing; then there are none.
     """
 
     patch: str
     paths: tuple[str, ...]
     stripped: tuple[str, ...]
+    problem: str = ""
 
 
 def collect(workspace: sandbox.Workspace, test_paths: frozenset[str] = frozenset()) -> Submission:
@@ -37,20 +44,26 @@ def collect(workspace: sandbox.Workspace, test_paths: frozenset[str] = frozenset
       test_paths: further files that are tests.
 
     Raises:
-      SandboxError: the changes are too large to be read, or git fails.
+      SandboxError: the workspace is lost, or reading the changes takes too long.
     """
     result = workspace.run(
         # The untouched repository compares: the agent's own may be gone or tell something else.
-        f"cp {PRISTINE}/.git/index /dev/shm/index && "
-        f"GIT_DIR={PRISTINE}/.git GIT_WORK_TREE={sandbox.WORKDIR} GIT_INDEX_FILE=/dev/shm/index "
+        # Packed, because the output is cut where it is long, and is text.
+        f"set -o pipefail; GIT_DIR={PRISTINE}/.git GIT_WORK_TREE={sandbox.WORKDIR} "
         "GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_OPTIONAL_LOCKS=0 "
-        "/usr/bin/git -c core.fileMode=false diff --binary --full-index --no-color --no-ext-diff "
-        "--no-textconv --no-renames HEAD")
-    if result.exit_code or result.dropped_bytes:
-        raise sandbox.SandboxError(
-            f"the changes of the workspace cannot be read (exit code {result.exit_code}, "
-            f"{result.dropped_bytes} bytes too many): {result.output[:500]}")
-    return strip(result.output, test_paths)
+        "/usr/bin/git -c core.fileMode=false -c core.quotePath=false diff --binary --full-index "
+        "--no-color --no-ext-diff --no-textconv --no-renames HEAD | /usr/bin/base64 -w 0")
+    if result.status == "timeout":
+        raise sandbox.SandboxError("reading the changes of the workspace took too long")
+    if result.dropped_bytes or result.status != "done":
+        return Submission("", (), (), "the changes are too large")
+    if result.exit_code:
+        return Submission("", (), (), "git cannot read the changed files")
+    try:
+        patch = base64.b64decode(result.output, validate=True)
+    except binascii.Error:
+        return Submission("", (), (), "git cannot read all of the changed files")
+    return strip(patch.decode("utf-8", "surrogateescape"), test_paths)
 
 
 def strip(patch: str, test_paths: frozenset[str] = frozenset()) -> Submission:
@@ -59,25 +72,49 @@ def strip(patch: str, test_paths: frozenset[str] = frozenset()) -> Submission:
     for section in re.split(r"(?=^diff --git )", patch, flags=re.MULTILINE):
         if not section.startswith("diff --git "):
             continue
-        path = _path(section)
-        if is_test(path) or path in test_paths:
-            stripped.append(path)
+        touched = _paths(section)
+        if any(is_test(path) or path in test_paths for path in touched):
+            stripped.append(touched[-1])
         else:
             kept.append(section)
-            paths.append(path)
+            paths.append(touched[-1])
     return Submission("".join(kept), tuple(paths), tuple(stripped))
 
 
 def is_test(path: str) -> bool:
     """Whether a path is a test or decides how tests run."""
     *folders, name = path.split("/")
-    return (any(folder in ("test", "tests", "testing") for folder in folders)
-            or any(fnmatch.fnmatch(name, form) for form in _MACHINERY + _TESTS))
+    return (any(folder in _FOLDERS for folder in folders)
+            or any(fnmatch.fnmatchcase(name, form) for form in TEST_FORMS[1]))
 
 
-def _path(section: str) -> str:
-    head = section.split("\n", 1)[0].removeprefix("diff --git ")
-    # "a/x b/x" with the same x twice: renames are off.
+_RENAMED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
+
+
+def _paths(section: str) -> list[str]:
+    """All paths that a section of a patch names: one, or two of a renamed file."""
+    header = section.split("\n@@ ", 1)[0].split("\nGIT binary patch", 1)[0]
+    if renamed := _RENAMED.findall(header):
+        return [_unquoted(path) for path in renamed]
+    head = header.split("\n", 1)[0].removeprefix("diff --git ")
     if head.startswith('"'):
-        return head[1:].split('"', 1)[0].split("/", 1)[1]
-    return head[2 : len(head) // 2]
+        # "a/x" "b/x"
+        return [_unquoted(head[: (len(head) - 1) // 2])[2:]]
+    # a/x b/x with the same x twice.
+    return [head[2 : len(head) // 2]]
+
+
+_ESCAPES = {"a": 7, "b": 8, "t": 9, "n": 10, "v": 11, "f": 12, "r": 13, '"': 34, "\\": 92}
+
+
+def _unquoted(path: str) -> str:
+    """As git writes names with special characters: in quotes, with C's escapes."""
+    if not (path.startswith('"') and path.endswith('"')):
+        return path
+
+    def character(match: re.Match) -> bytes:
+        text = match[1].decode()
+        return bytes([int(text, 8) if text.isdigit() else _ESCAPES[text]])
+
+    data = path[1:-1].encode("utf-8", "surrogateescape")
+    return re.sub(rb'\\([0-7]{3}|[abtnvfr"\\])', character, data).decode("utf-8", "surrogateescape")

@@ -1,6 +1,7 @@
 """A task: a repository with something broken in it, and the tests that tell."""
 
 import dataclasses
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -86,7 +87,7 @@ def from_benchmark(row: Mapping[str, Any]) -> CodeTask:
         pass_to_pass=_tests(row, "PASS_TO_PASS"),
         statement=_text(row, "problem_statement"),
         test_paths=paths,
-        timeout_s=float(row.get("test_timeout", 300)),
+        timeout_s=_seconds(row, "test_timeout", 300),
         strategy="pr",
     )
 
@@ -105,6 +106,14 @@ def _tests(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
         raise RowError(f"{row.get('instance_id', 'a row')}: {name} must be a list of test ids, not "
                        f"{value!r:.80}")
     return tuple(value)
+
+
+def _seconds(row: Mapping[str, Any], name: str, otherwise: float) -> float:
+    value = row.get(name, otherwise)
+    if not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise RowError(f"{row.get('instance_id', 'a row')}: {name} = {value!r:.80} must be a "
+                       "number of seconds above 0")
+    return float(value)
 
 
 def changed_functions(patch: str) -> frozenset[tuple[str, str]]:

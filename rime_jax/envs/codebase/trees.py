@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 
-from rime_jax.envs.codebase import grading, sandbox, sources, submission
+from rime_jax.envs.codebase import sandbox, sources, submission
 from rime_jax.envs.codebase.tasks import CodeTask
 
 ENVIRONMENT = "/opt/env"
@@ -65,8 +65,7 @@ class TreeStore:
         environment = sources.made_once(
             self._cache / "environments" / library.name,
             lambda place: make_environment(library, place))
-        mounts = [sandbox.Mount(environment, ENVIRONMENT), sandbox.Mount(tree, submission.PRISTINE),
-                  grading.mount()]
+        mounts = [sandbox.Mount(environment, ENVIRONMENT), sandbox.Mount(tree, submission.PRISTINE)]
         python = pathlib.Path(sys.base_prefix)
         if not python.is_relative_to("/usr"):
             mounts.append(sandbox.Mount(python, str(python)))

@@ -13,6 +13,7 @@ to set up, each further one is a command; each is answered by one.
 """
 
 import ctypes
+import fcntl
 import json
 import os
 import resource
@@ -23,6 +24,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x10000000, 0x20000000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 16384, 1 << 18
@@ -55,13 +57,17 @@ def main() -> None:
         return
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
-        _lay_overlay(request["mounts"][0][0], request["limits"])
-    except OSError as error:
-        send(channel, {"error": str(error)})
+        try:
+            _lay_overlay(request["mounts"][0][0], request["limits"])
+        except OSError as error:
+            send(channel, {"error": str(error)})
+            return
+        send(channel, {"ready": True})
+        while (command := receive(channel)) is not None:
+            send(channel, run(command, request, channel))
+    except ConnectionError:
+        # Closed meanwhile: nobody waits for the answer.
         return
-    send(channel, {"ready": True})
-    while (command := receive(channel)) is not None:
-        send(channel, run(command, request, channel))
 
 
 def run(command: dict, setup: dict, channel: socket.socket) -> dict:
@@ -69,26 +75,37 @@ def run(command: dict, setup: dict, channel: socket.socket) -> dict:
     limits = setup["limits"] | {"timeout_s": command["timeout_s"]}
     began = time.monotonic()
     # By file: what stands on a command line can be read by everything inside.
-    options = _file("\0".join(_bubblewrap(setup)))
-    stdin = _file(command["stdin"])
-    process = subprocess.Popen(
+    calls = _file(setup["seccomp"].encode("latin-1"))
+    arguments = [*_bubblewrap(setup), *(["--seccomp", str(calls)] if setup["seccomp"] else [])]
+    options = _file("\0".join(arguments).encode())
+    stdin = _file(command["stdin"].encode("utf-8", "surrogateescape"))
+    with subprocess.Popen(
         [setup["bwrap"], "--args", str(options), "--", *command["argv"]], stdin=stdin,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={}, pass_fds=[options],
-        preexec_fn=lambda: _limit(limits), start_new_session=True)
-    os.close(options)
-    os.close(stdin)
-    status, output, dropped = _watch(process, limits, channel)
-    _kill_all()
-    code = process.wait()
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={}, pass_fds=[options, calls],
+        preexec_fn=lambda: _limit(limits), start_new_session=True,
+    ) as process:
+        for descriptor in (options, stdin, calls):
+            os.close(descriptor)
+        status, output, dropped = watch(process, limits, channel.fileno(), _memory)
+        _kill_all()
+    code = process.returncode
     _reap()
     return {"status": status, "exit_code": code, "output": output.decode("utf-8", "replace"),
             "dropped_bytes": dropped, "seconds": time.monotonic() - began}
 
 
-def _watch(
-    process: subprocess.Popen, limits: dict, channel: socket.socket
+def watch(
+    process: subprocess.Popen, limits: dict, owner: int | None, memory: Callable[[], int]
 ) -> tuple[str, bytes, int]:
-    """Reads the output until the command ends or passes a limit: (status, head + tail, dropped)."""
+    """Reads the output until the command ends or passes a limit: (status, head + tail, dropped).
+
+    Args:
+      process: with its output in a pipe.
+      limits: those of `sandbox.Limits`.
+      owner: a descriptor that can be read when nobody waits any more: this process then ends.
+        None: somebody always does.
+      memory: bytes that the command uses now.
+    """
     out = process.stdout.fileno()
     os.set_blocking(out, False)
     ended = os.pidfd_open(process.pid)
@@ -99,13 +116,14 @@ def _watch(
     poll = select.poll()
     poll.register(out, select.POLLIN)
     poll.register(ended, select.POLLIN)
-    # The trainer is gone: the socket has nothing to read during a command, but for its end.
-    poll.register(channel.fileno(), select.POLLIN)
+    if owner is not None:
+        # The trainer is gone: its socket has nothing to read during a command, but for its end.
+        poll.register(owner, select.POLLIN)
     try:
         while True:
             ready = {fd for fd, _ in poll.poll(50)}
             now = time.monotonic()
-            if channel.fileno() in ready:
+            if owner in ready:
                 os._exit(0)
             if out in ready and open_:
                 piece = os.read(out, 1 << 16)
@@ -124,7 +142,7 @@ def _watch(
                 status = "output"
             elif now - measured > 0.1:
                 measured = now
-                if _memory() > limits["memory_bytes"]:
+                if memory() > limits["memory_bytes"]:
                     status = "memory"
             if status != "done":
                 break
@@ -134,12 +152,11 @@ def _watch(
 
 
 def _bubblewrap(setup: dict) -> list[str]:
-    size = str(setup["limits"]["written_bytes"])
     argv = [
         "--unshare-user", "--unshare-pid", "--unshare-net", "--unshare-ipc",
         "--unshare-uts", "--unshare-cgroup-try", "--die-with-parent", "--new-session",
         "--uid", "1000", "--gid", "1000", "--hostname", "sandbox", "--cap-drop", "ALL",
-        "--proc", "/proc", "--dev", "/dev", "--size", size, "--tmpfs", "/dev/shm",
+        "--proc", "/proc", "--dev", "/dev", "--bind", f"{HERE}/over/shm", "/dev/shm",
         "--bind", f"{HERE}/over/tmp", "/tmp", "--bind", f"{HERE}/over/home", "/home",
     ]
     for source, target in setup["mounts"][1:]:
@@ -152,11 +169,12 @@ def _bubblewrap(setup: dict) -> list[str]:
     return argv + ["--remount-ro", "/dev", "--remount-ro", "/"]
 
 
-def _file(text: str) -> int:
-    """A descriptor from which the text can be read."""
-    descriptor = os.memfd_create("text")
-    with open(descriptor, "w", encoding="utf-8", errors="surrogateescape", closefd=False) as file:
-        file.write(text)
+def _file(data: bytes) -> int:
+    """A descriptor from which the data can be read, and to which nothing can be added."""
+    descriptor = os.memfd_create("data", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(data)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
 
@@ -217,7 +235,7 @@ def _lay_overlay(tree: str, limits: dict) -> None:
     size, files = limits["written_bytes"], limits["written_files"]
     _mount("tmpfs", f"{HERE}/over", "tmpfs", MS_NOSUID | MS_NODEV,
            f"mode=755,size={size},nr_inodes={files}")
-    for name in ("changes", "work", "tmp", "home"):
+    for name in ("changes", "work", "tmp", "home", "shm"):
         os.mkdir(f"{HERE}/over/{name}")
     _mount("overlay", f"{HERE}/tree", "overlay", MS_NOSUID | MS_NODEV,
            f"lowerdir={_escaped(tree)},upperdir={HERE}/over/changes,workdir={HERE}/over/work,"

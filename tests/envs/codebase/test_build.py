@@ -13,6 +13,7 @@ from rime_jax.envs.codebase import (  # noqa: E402
     build,
     grading,
     published,
+    sandbox,
     sources,
     submission,
     tasks,
@@ -164,12 +165,24 @@ def test_the_benchmarks_libraries_are_refused(box, tmp_path):
 
 
 def test_the_bar_ends_at_its_end_when_libraries_give_less(capsys):
-    count = build._Count(progress.Progress(8, every_s=0), 4)
-    count.add("a")
-    count.finish("a")
-    count.finish("b")
+    run = build._Run(progress.Progress(8, every_s=0), 4)
+    run.add("a")
+    run.finish("a")
+    run.finish("b")
     assert [line.split(" ")[1] for line in capsys.readouterr().out.splitlines()] == [
         "1/8", "4/8", "8/8"]
+
+
+def test_a_broken_sandbox_stops_all_threads_at_once(built, box, monkeypatch):
+    def fails(self, bug, box, base, suite):
+        tried.append(bug)
+        raise sandbox.SandboxError("no more")
+
+    tried = []
+    monkeypatch.setattr(build._Verdicts, "verdict", fails)
+    with pytest.raises(sandbox.SandboxError, match="no more"):
+        build.build(libraries(), box, built[0])
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"x", None])

@@ -1,0 +1,163 @@
+"""Protocol of Codebase Adaptation in Continual Learning Bench: orders, cumulative reward and gain.
+
+Each of five runs meets all instances, tablib's before tenacity's, with state that is carried from
+one to the next. The stateless baseline meets each instance with its state reset. The gain of an
+instance is its reward less that of the baseline on the same instance.
+"""
+
+import dataclasses
+import random
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rime_jax import streams as streams_lib
+from rime_jax.envs.codebase import tasks as tasks_lib
+
+RUNS = 5
+# In the order in which every run meets them.
+REPOSITORIES = ("tablib", "tenacity")
+_SEED = 42
+
+
+def orders(
+    tasks: Sequence[tasks_lib.CodeTask], runs: int = RUNS,
+    repositories: Sequence[str] = REPOSITORIES,
+) -> list[streams_lib.Stream]:
+    """The stream of each run; one segment for each repository.
+
+    Run 0 is the canonical order: pull requests by number. Run r shuffles inside each repository,
+    with one `random.Random(42 + r)` for all of them in turn. Payloads are instance ids.
+
+    Raises:
+      ValueError: a task is of another repository, has no number in its id, or stands twice.
+    """
+    groups: list[list[str]] = [[] for _ in repositories]
+    for task in sorted(tasks, key=_number):
+        name = task.repository.split("/")[-1]
+        if name not in repositories:
+            raise ValueError(f"{task.instance_id} is of {task.repository}; the protocol is for "
+                             f"{list(repositories)}")
+        groups[repositories.index(name)].append(task.instance_id)
+    names = [name for group in groups for name in group]
+    if len(set(names)) < len(names):
+        raise ValueError(f"an instance stands twice among {names}")
+    return [_stream(run, groups, repositories) for run in range(runs)]
+
+
+def _number(task: tasks_lib.CodeTask) -> int:
+    found = re.search(r"-(\d+)$", task.instance_id)
+    if found is None:
+        raise ValueError(f"{task.instance_id} does not end in the number of a pull request, which "
+                         "gives the canonical order")
+    return int(found[1])
+
+
+def _stream(
+    run: int, groups: Sequence[Sequence[str]], repositories: Sequence[str]
+) -> streams_lib.Stream:
+    rng = random.Random(_SEED + run)
+    tasks = []
+    for segment, group in enumerate(groups):
+        order = list(group)
+        if run:
+            rng.shuffle(order)
+        tasks += [streams_lib.Task(name, name, segment) for name in order]
+    return streams_lib.Stream(f"benchmark-{run}", tuple(tasks),
+                              {"run": run, "repositories": list(repositories)})
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """Something that adds up over the N positions of a run.
+
+    Attributes:
+      mean: [N] over runs; the last is the total.
+      se: [N] standard error over runs; nan with one run.
+    """
+
+    mean: np.ndarray
+    se: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """What a system reaches; sums over instances, as the study reports them.
+
+    Attributes:
+      reward: cumulative reward by position.
+      gain: cumulative gain by position; its standard error takes the baseline as given.
+      baseline: sum of the baseline's mean rewards.
+      baseline_se: its standard error over samples; nan where an instance has one sample only.
+      reward_by_instance, gain_by_instance: means over runs.
+    """
+
+    reward: Curve
+    gain: Curve
+    baseline: float
+    baseline_se: float
+    reward_by_instance: Mapping[str, float]
+    gain_by_instance: Mapping[str, float]
+
+    @property
+    def total_gain_se(self) -> float:
+        """Standard error of the total gain, the baseline's own included."""
+        return float(np.hypot(self.gain.se[-1], self.baseline_se))
+
+
+def score(
+    runs: Sequence[Sequence[tuple[str, float]]], baseline: Mapping[str, Sequence[float]]
+) -> Score:
+    """Scores complete runs.
+
+    Args:
+      runs: of each run the (instance id, reward) pairs in the order of play.
+      baseline: instance id → rewards of the stateless system, one or more samples.
+
+    Raises:
+      ValueError: runs are not of the same instances, once each; the baseline lacks one of them; or
+        a reward is not finite (an instance that was lost must be played again: it is no 0).
+    """
+    _check(runs, baseline)
+    names = sorted(name for name, _ in runs[0])
+    samples = {name: np.array(baseline[name], float) for name in names}
+    base = {name: float(values.mean()) for name, values in samples.items()}
+    rewards = np.array([[reward for _, reward in run] for run in runs], float)
+    gains = rewards - np.array([[base[name] for name, _ in run] for run in runs])
+    by_instance = {
+        name: float(np.mean([dict(run)[name] for run in runs])) for name in names}
+    variance = sum(values.var(ddof=1) / len(values) if len(values) > 1 else np.nan
+                   for values in samples.values())
+    return Score(
+        reward=_curve(rewards), gain=_curve(gains), baseline=sum(base.values()),
+        baseline_se=float(np.sqrt(variance)), reward_by_instance=by_instance,
+        gain_by_instance={name: by_instance[name] - base[name] for name in names})
+
+
+def _curve(values: np.ndarray) -> Curve:
+    """[R, N] of single positions → sums up to each."""
+    sums = values.cumsum(axis=1)
+    n = len(sums)
+    spread = sums.std(axis=0, ddof=1) if n > 1 else np.full(sums.shape[1], np.nan)
+    return Curve(sums.mean(axis=0), spread / np.sqrt(n))
+
+
+def _check(
+    runs: Sequence[Sequence[tuple[str, float]]], baseline: Mapping[str, Sequence[float]]
+) -> None:
+    if not runs or not runs[0]:
+        raise ValueError("there is no run to score")
+    first = {name for name, _ in runs[0]}
+    for i, run in enumerate(runs):
+        names = [name for name, _ in run]
+        if set(names) != first or len(names) != len(first):
+            raise ValueError(f"run {i} has not the instances of run 0, once each: {names}")
+        lost = [name for name, reward in run if not np.isfinite(reward)]
+        if lost:
+            raise ValueError(f"run {i} has no reward for {lost}; play that run again")
+    for name in sorted(first):
+        values = baseline.get(name, ())
+        if not len(values) or not np.isfinite(values).all():
+            raise ValueError(f"the baseline has no reward for {name}, or a sample of it was lost; "
+                             "play it again")
