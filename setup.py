@@ -47,7 +47,7 @@ setuptools.setup(
         # where you can; the default one brings 3 GB of CUDA.
         "parity": ["accelerate>=1.15", "gguf>=0.19", "torch>=2.13"],
         "plot": ["matplotlib>=3.9"],
-        "test": ["hypothesis>=6.170", "pytest>=9.2"],
+        "test": ["hypothesis>=6.170", "libcst>=1.8", "pytest>=9.2"],
         "tpu": ["jax[tpu]>=0.10.2"],
     },
 )
