@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Runs a server in the foreground for the scripts beside it; to be sourced.
+# Runs a server in the foreground for the scripts beside it; to be sourced with `root` set.
 
 # serve PYTHON URL SECONDS MESSAGE COMMAND...: starts the command in a process group of its own,
 # waits until URL answers, prints MESSAGE, and stays until the command ends or a signal stops the
@@ -28,6 +28,16 @@ serve() {
   printf '%s\n' "$message"
   wait "$server" || status=$?
   exit "$status"
+}
+
+# find_vllm INSTALL: leaves the Python that has vLLM in `python`; a non-empty INSTALL makes its
+# environment if need be.
+find_vllm() {
+  python="${RIME_VLLM_PYTHON-}"
+  [ -z "$python" ] || return 0
+  # shellcheck disable=SC2154  # the caller sets it
+  [ -z "$1" ] || "$root/launch/setup_vllm.sh"
+  python="${RIME_VLLM_VENV:-$root/.venv-vllm}/bin/python"
 }
 
 stop_server() {

@@ -78,11 +78,9 @@ name="${name:-${model##*/}}"
   usage_error "$model is no model directory (it has no config.json)"
 
 if [ -n "$vllm" ]; then
-  python="${RIME_VLLM_PYTHON-}"
-  if [ -z "$python" ]; then
-    [ -n "$dry_run" ] || "$root/launch/setup_vllm.sh"
-    python="${RIME_VLLM_VENV:-$root/.venv-vllm}/bin/python"
-  fi
+  # shellcheck source=launch/_server.sh
+  . "$root/launch/_server.sh"
+  if [ -n "$dry_run" ]; then find_vllm ""; else find_vllm install; fi
   on_cpu=()
   if ! nvidia-smi -L >/dev/null 2>&1; then
     # In bfloat16 the CPU build stops at short prompts.
@@ -109,8 +107,6 @@ if [ -n "$dry_run" ]; then
   printf '%q ' "${command[@]}"
   printf '\n'
 elif [ -n "$vllm" ]; then
-  # shellcheck source=launch/_server.sh
-  . "$root/launch/_server.sh"
   serve "$python" "http://$host:$port/health" "${RIME_VLLM_WAIT:-900}" \
     "ready: judge.urls=http://$host:$port/v1 judge.model=$name" "${command[@]}"
 else

@@ -62,11 +62,9 @@ if [ ! -e "$model/config.json" ]; then
   exit 2
 fi
 
-python="${RIME_VLLM_PYTHON-}"
-if [ -z "$python" ]; then
-  [ -n "$dry_run" ] || "$root/launch/setup_vllm.sh"
-  python="${RIME_VLLM_VENV:-$root/.venv-vllm}/bin/python"
-fi
+# shellcheck source=launch/_server.sh
+. "$root/launch/_server.sh"
+if [ -n "$dry_run" ]; then find_vllm ""; else find_vllm install; fi
 
 on_cpu=()
 if ! nvidia-smi -L >/dev/null 2>&1; then
@@ -97,7 +95,5 @@ if [ -n "$dry_run" ]; then
   exit
 fi
 
-# shellcheck source=launch/_server.sh
-. "$root/launch/_server.sh"
 serve "$python" "http://$host:$port/health" "${RIME_VLLM_WAIT:-900}" "ready: http://$host:$port" \
   "${command[@]}"

@@ -257,8 +257,8 @@ OPTIONS: dict[str, Any] = {
                                  "its own) | vllm (servers, see docs/vllm.md) | openai (a chat "
                                  "service, for evaluation only)",
                        choices=("native", "vllm", "openai")),
-        "urls": Option(("http://127.0.0.1:8000",), "vllm: the servers; with two parameter sets each "
-                                                   "as SET=URL. openai: one base, such as "
+        "urls": Option(("http://127.0.0.1:8000",), "vllm: the servers; with two parameter sets "
+                                                   "each as SET=URL. openai: one base, such as "
                                                    "http://127.0.0.1:8000/v1", low=1),
         "request_s": Option(600.0, "seconds for one answer of a server; a generation waits as long "
                                    "for a server while none is there", low=0.1),

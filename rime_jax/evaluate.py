@@ -122,7 +122,8 @@ def held_out_streams(built: parts.Parts) -> list[streams.Stream]:
         # Streams of one chemistry are no independent observations; the intervals count on that.
         raise config_lib.ConfigError(
             f"eval.streams = {len(taken)}, but only {distinct} of them are of different held-out "
-            f"chemistries; lower it to {distinct} at most and raise eval.rollouts instead"
+            f"chemistries (codebase: tasks); lower it to {distinct} at most and raise "
+            "eval.rollouts instead"
         )
     return taken
 

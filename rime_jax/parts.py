@@ -1,5 +1,6 @@
 """Builds what a configuration names: policy, tokens, domain, sampler, judge."""
 
+import contextlib
 import dataclasses
 import pathlib
 from collections.abc import Callable
@@ -110,7 +111,8 @@ def _first_messages(domain: Domain) -> list[chat_lib.Message]:
         task = domain.make_stream("train")(0, np.random.default_rng(0)).tasks[0]
     except ValueError as error:
         raise config_lib.ConfigError(f"options env.*: {error}") from error
-    return domain.prompts.act("", domain.make_env().reset(task))
+    with contextlib.closing(domain.make_env()) as env:
+        return domain.prompts.act("", env.reset(task))
 
 
 def _check_prompts(

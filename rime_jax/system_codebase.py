@@ -156,9 +156,8 @@ class MemorySystem:
     def _opening(self, query: Query) -> str:
         statement = self._statements.get(query.instance_id, "").strip()
         if not statement or statement not in query.prompt:
-            statement = query.prompt.strip()
-        return (f"{statement}\n\nThe repository is in {sandbox.WORKDIR}. "
-                f"You have {self._turns} turns.")
+            statement = query.prompt
+        return interface.opening(statement, self._turns)
 
     def _write(self, outcome: str) -> None:
         context, wording = self._context, self._context.domain.prompts

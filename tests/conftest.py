@@ -15,9 +15,22 @@ os.environ.setdefault(
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 
 import hypothesis  # noqa: E402
+import jax  # noqa: E402
+import pytest  # noqa: E402
 
 # Shared machines stall at any moment; and continuous integration tries the same examples each time.
 hypothesis.settings.register_profile(
     "rime_jax", deadline=None, derandomize=bool(os.environ.get("CI"))
 )
 hypothesis.settings.load_profile("rime_jax")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _programs_of_one_module():
+    """Frees compiled programs.
+
+    Each holds a number of memory maps, of which Linux gives a process 65,530: without this the
+    suite ends in a segmentation fault inside the compiler.
+    """
+    yield
+    jax.clear_caches()

@@ -1,7 +1,7 @@
 """Forward and backward passes over the micro-batches of a batch, as pure functions.
 
-One micro-batch is in work at a time, and its logits exist in chunks only, so that memory does not
-grow with the number of tokens of an update.
+One micro-batch is in work at a time, and its logits exist by blocks of the vocabulary only, so that
+memory does not grow with the number of tokens of an update.
 """
 
 from typing import Any

@@ -23,9 +23,10 @@ def built(directory):
         f"env.trials={TRIALS}", f"env.max_steps={STEPS}", "rollout.context_tokens=1536",
         "rollout.act_tokens=40", "rollout.write_tokens=40", "rollout.memory_tokens=39",
         "sampler.prefill_chunks=64,512", f"model.path={directory}"])
+    # Eight virtual devices would hold eight copies of the model.
+    one = jax.local_devices()[:1]
     with pytest.MonkeyPatch.context() as patch:
-        # Eight virtual devices would hold eight copies of the model.
-        patch.setattr(jax, "local_devices", lambda devices=jax.local_devices(): devices[:1])
+        patch.setattr(jax, "local_devices", lambda: one)
         return parts.build(config)
 
 

@@ -29,8 +29,7 @@ class CodebaseEnvironment:
         self._task = self._store.task(task.payload)
         self._base = self._store.prepare(self._task)
         self._workspace = self._box.open(self._base)
-        return (f"{self._task.statement.strip()}\n\nThe repository is in {sandbox.WORKDIR}. "
-                f"You have {self._limit} turns.")
+        return interface.opening(self._task.statement, self._limit)
 
     def step(self, reply: str) -> env_base.Turn:
         self._turns += 1

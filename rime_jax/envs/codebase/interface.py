@@ -69,6 +69,12 @@ def _bash_blocks(reply: str) -> tuple[list[str], bool]:
     return blocks, opened is None or opened[1] not in _SHELLS
 
 
+def opening(statement: str, turns: int) -> str:
+    """What the actor reads first."""
+    return (f"{statement.strip()}\n\nThe repository is in {sandbox.WORKDIR}. "
+            f"You have {turns} turns.")
+
+
 def format_message(error: str, turns_left: int) -> str:
     """The answer to a reply that ran nothing."""
     return f"{_EXPLANATIONS[error]} {_FORM}\n\n{_turns(turns_left)}"

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rime_jax.envs.codebase import sources, validation
+from rime_jax.envs.codebase import loaders, sources, validation
 from rime_jax.envs.codebase import tasks as tasks_lib
 
 DIRECTORY = pathlib.Path(__file__).parents[2] / "assets" / "codebase-v1"
@@ -34,14 +34,7 @@ def libraries(directory: pathlib.Path = DIRECTORY) -> dict[str, sources.Library]
     Raises:
       SourceError: an entry is no library, or the directory holds none.
     """
-    file = directory / _LIBRARIES
-    try:
-        listed = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise sources.SourceError(f"{file} cannot be read as a list of libraries: {error}; see "
-                                  f"{DIRECTORY / _LIBRARIES} for its form") from error
-    found = [sources.library(row) for row in listed]
-    return {library.name: library for library in found}
+    return loaders.load_libraries(directory / _LIBRARIES)
 
 
 def rows(directory: pathlib.Path = DIRECTORY) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from rime_jax import streams as streams_lib
 from rime_jax.envs.codebase import tasks as tasks_lib
 
 # Share of the tasks of a strategy that the untrained model of the study solves (RIME, SWE-smith
-# under a 40-turn limit); `levels.py` measures them for another model.
+# under a 40-turn limit); another model has others.
 PASS_RATES: Mapping[str, float] = {
     "class_rm_base": 0.75, "ctrl_shuffle": 0.42, "func_basic": 0.40, "op_swap": 0.33,
     "op_change": 0.32, "op_change_const": 0.30, "ctrl_invert_if": 0.23, "pr": 0.17,

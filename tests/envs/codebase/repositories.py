@@ -9,10 +9,11 @@ import sys
 
 import pytest
 
-from rime_jax.envs.codebase import bubblewrap, sandbox, sources
+from rime_jax.envs.codebase import bubblewrap, interface, sandbox, sources
 from rime_jax.envs.codebase.tasks import CodeTask
 
 FUNCTIONS = 8
+SUBMIT = f"```bash\necho {interface.SENTINEL}\n```"
 _PACKAGES = ("_pytest", "pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 
 

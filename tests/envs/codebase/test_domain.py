@@ -15,7 +15,7 @@ import transformers
 from rime_jax import config as config_lib
 from rime_jax import domain_codebase, prompts_codebase, training_data
 from rime_jax import streams as streams_lib
-from rime_jax.envs.codebase import environment, interface, streams, trees
+from rime_jax.envs.codebase import environment, streams, trees
 from rime_jax.judge import lexical
 from rime_jax.learner import batch, credit, mesh, update
 from rime_jax.policy import chat as chat_lib
@@ -24,7 +24,6 @@ from rime_jax.rollout import collect, loop
 from tests import scripted
 from tests.envs.codebase import repositories
 
-SUBMIT = f"```bash\necho {interface.SENTINEL}\n```"
 NAMES = ("alpha", "beta")
 
 
@@ -44,13 +43,6 @@ def byte_chat():
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
         "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
     return chat_lib.ChatTokens(made)
-
-
-@pytest.fixture(scope="module")
-def box():
-    made = repositories.box()
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +101,11 @@ def play(store, box, tasks, script, turns=6):
 def gold(call, stream):
     """Repairs, looks whether it worked, submits; sibling 1 only submits."""
     if call.sibling == 1:
-        return SUBMIT
+        return repositories.SUBMIT
     name = stream.tasks[call.position].payload.split(".")[0]
     repair = f"sed -i 's/total = a - b/total = a + b/' {name}.py"
     return [f"The sign is wrong.\n```bash\n{repair}\n```",
-            "```bash\npython -m pytest -q 2>&1 | tail -2\n```", SUBMIT][call.turn]
+            "```bash\npython -m pytest -q 2>&1 | tail -2\n```", repositories.SUBMIT][call.turn]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +143,7 @@ def test_changes_that_are_no_repair_earn_nothing(store, box, command):
     try:
         env.reset(streams_lib.Task("t", store[1][0].instance_id))
         env.step(f"```bash\n{command.format(name=name)}\n```")
-        assert env.step(SUBMIT).done
+        assert env.step(repositories.SUBMIT).done
         outcome = env.outcome()
     finally:
         env.close()

@@ -8,15 +8,7 @@ from rime_jax import streams
 from rime_jax.envs.codebase import environment, grading, interface, sandbox, trees
 from tests.envs.codebase import repositories
 
-SUBMIT = f"```bash\necho {interface.SENTINEL}\n```"
 REPAIR = "```bash\nsed -i 's/total = a - b/total = a + b/' alpha.py\n```"
-
-
-@pytest.fixture(scope="module")
-def box():
-    made = repositories.box()
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +135,8 @@ def add_0(a, b): return 0""",
 @pytest.mark.parametrize("name", FORGERIES)
 def test_forgeries_are_not_solved(made, box, name):
     outcome, _ = play(
-        made, box, f"```bash\ncat >> alpha.py <<'EOF'\n{FORGERIES[name]}\nEOF\n```", SUBMIT)
+        made, box, f"```bash\ncat >> alpha.py <<'EOF'\n{FORGERIES[name]}\nEOF\n```",
+        repositories.SUBMIT)
     assert (outcome.solved, outcome.reward) == (False, 0.0)
     assert outcome.message == "FAILED: some tests do not pass with the submission."
 
@@ -162,7 +155,7 @@ def test_forgeries_are_not_solved(made, box, name):
     "echo pwned > /opt/pristine/alpha.py; git -C /opt/pristine commit -qam x",
 ])
 def test_touching_the_machinery_hands_in_nothing(made, box, command):
-    outcome, turn = play(made, box, f"```bash\n{command}\n```", SUBMIT)
+    outcome, turn = play(made, box, f"```bash\n{command}\n```", repositories.SUBMIT)
     assert not outcome.solved and outcome.message.startswith("FAILED: the submission changes")
 
 
@@ -180,7 +173,8 @@ def test_the_grader_and_the_environment_are_out_of_the_agents_reach(made, box):
 
 
 def test_a_repair_beside_harmless_changes_is_solved(made, box):
-    outcome, _ = play(made, box, REPAIR, "```bash\nrm -r .git tests; touch x y\n```", SUBMIT)
+    outcome, _ = play(made, box, REPAIR, "```bash\nrm -r .git tests; touch x y\n```",
+                      repositories.SUBMIT)
     assert outcome.solved and outcome.reward == pytest.approx(1 - 2 / 40)
     assert outcome.metrics["stripped_files"] == 1 and outcome.metrics["blind_submit"] == 1
 
@@ -246,7 +240,7 @@ class Crashing:
 
 def test_a_grader_that_crashes_is_no_grade(made, box):
     with pytest.raises(sandbox.SandboxError, match="no room"):
-        play(made, Crashing(box), REPAIR, SUBMIT)
+        play(made, Crashing(box), REPAIR, repositories.SUBMIT)
 
 
 def test_tests_that_do_not_run_without_the_submission_are_no_grade(made, box):
@@ -254,4 +248,4 @@ def test_tests_that_do_not_run_without_the_submission_are_no_grade(made, box):
         made[1][0], instance_id="broken", fail_to_pass=("tests/none.py::test_x",), pass_to_pass=())
     store = trees.TreeStore(made[0]._cache, [broken], made[0]._libraries)
     with pytest.raises(sandbox.SandboxError, match="broken do not run in its own tree"):
-        play((store, [broken]), box, REPAIR, SUBMIT)
+        play((store, [broken]), box, REPAIR, repositories.SUBMIT)

@@ -15,16 +15,8 @@ import time
 import pytest
 
 from rime_jax.envs.codebase import apptainer, backends, containers, sandbox, unsafe
-from tests.envs.codebase import repositories
 
 ROOT = pathlib.Path(__file__).parents[3]
-
-
-@pytest.fixture(scope="module")
-def box():
-    made = repositories.box()
-    yield made
-    made.close()
 
 
 @pytest.fixture

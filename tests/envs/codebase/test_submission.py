@@ -9,7 +9,6 @@ import pytest
 from hypothesis import strategies as st
 
 from rime_jax.envs.codebase import sandbox, submission
-from tests.envs.codebase import repositories
 
 FILES = {
     "a.py": b"one\ntwo\n", "b c.py": b"x\n", "d\u00e9j\u00e0 \"vu\".py": b"x\n",
@@ -25,13 +24,6 @@ def git(where, *arguments):
         ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-c", "core.autocrlf=false",
          *arguments], cwd=where, check=True, stdout=subprocess.PIPE,
         env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"}).stdout
-
-
-@pytest.fixture(scope="module")
-def box():
-    made = repositories.box()
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -82,13 +82,6 @@ BUG = patch("value * 2", "value ** 2")
 
 
 @pytest.fixture(scope="module")
-def box():
-    made = repositories.box()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def store(tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     files = cache / "sources" / "shop"
