@@ -182,6 +182,11 @@ OPTIONS: dict[str, Any] = {
                                 "empty: judge_cache in the run directory"),
     },
     "reward": {
+        "credit": Option("rime", "how rewards become advantages: rime (the method) | cod (the mean "
+                                 "reward from there on, less the siblings' mean) | skillrise (the "
+                                 "writer earns the discounted rewards of the later tasks)",
+                         choices=("rime", "cod", "skillrise")),
+        "discount": Option(0.9, "gamma of skillrise, for each task", low=0.0, high=1.0),
         "writer": Option("improvement", "what pays the writer: improvement (w_t of the method) | "
                                         "format (1 for a well-formed memory) | none (untrained)",
                          choices=("improvement", "format", "none")),
@@ -498,6 +503,10 @@ def _check_together(c: ml_collections.ConfigDict) -> None:
         need(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) is not None,
              f"{name} = {value!r} names a directory; use letters, digits, '_', '-' and '.', not "
              "first a '.'")
+    need(c.reward.credit == "rime" or c.reward.writer == "improvement",
+         f"reward.writer = {c.reward.writer!r} means nothing with reward.credit = "
+         f"{c.reward.credit!r}, which pays the writer in its own way; leave reward.writer at "
+         "'improvement'")
     need(c.judge.kind != "none" or c.reward.exploration == 0,
          "judge.kind = 'none' gives no exploration scores; set reward.exploration = 0 as well")
     need(c.judge.kind != "server" or c.judge.model,

@@ -36,11 +36,13 @@ def make_update(folder: pathlib.Path) -> Callable[[], float]:
 
 
 def pack(task: task_lib.Task) -> batch_lib.Batch:
-    """The sequences in one micro-batch of rows as long as the longest."""
+    """The sequences in rows as long as the longest, two in work at a time.
+
+    The fewest that fill two cores: what is kept for the backward pass is fresh memory in every
+    update, and with all rows at once a fifth of the time went into the system's handing it out.
+    """
     sequences = [_trainable(task, i) for i in range(len(task.prompts))]
-    row = task.prompts.shape[1] + task.completions.shape[1]
-    rows = int(batch_lib.pack(sequences, row, 1).n_micro)
-    return batch_lib.pack(sequences, row, rows)
+    return batch_lib.pack(sequences, task.prompts.shape[1] + task.completions.shape[1], 2)
 
 
 def _trainable(task: task_lib.Task, i: int) -> batch_lib.Trainable:

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from rime_jax.learner import returns
+
 
 @dataclasses.dataclass(frozen=True)
 class Rewards:
@@ -36,9 +38,10 @@ class Credit:
     """What each sample earns. All arrays are float64 [S, G, T].
 
     Attributes:
-      act_advantage: A_ACT = z(r) + lambda z(e).
+      act_advantage: A_ACT = z(r) + lambda z(e); with `credit = cod` the first term is the return
+        of CoD less the siblings' mean.
       act_weight: 1; 0 where the ACT sample leaves the loss and its denominator.
-      write_advantage: A_WRITE = z(w).
+      write_advantage: A_WRITE = z(w); CoD: likewise.
       write_weight: the same for the WRITE sample.
       improvement: the difference of window means before well-formedness counts; nan: no value.
       writer_reward: w_t as configured; nan: no value.
@@ -56,7 +59,12 @@ class Credit:
 
 
 def credit(rewards: Rewards, config: Any) -> Credit:
-    """Advantages of both roles (method section 3); `config` is the `reward` part of a config."""
+    """Advantages of both roles (method section 3, and its two baselines).
+
+    Args:
+      rewards: of whole groups.
+      config: the `reward` part of a config; `credit` says whose definitions hold.
+    """
     present = rewards.present
     difference = improvement(
         rewards.performance,
@@ -64,13 +72,22 @@ def credit(rewards: Rewards, config: Any) -> Credit:
         config.horizon,
         rewards.segments if config.horizon_stays_in_segment else None,
     )
-    written = writer_reward(difference, rewards.well_formed, present, config)
+    earned = np.where(present, rewards.reward, np.nan)
+    if config.credit == "cod":
+        earned, written = returns.cod(rewards.performance, rewards.well_formed, present)
+    elif config.credit == "skillrise":
+        written = returns.skillrise(rewards.performance, present, config.discount)
+    else:
+        written = writer_reward(difference, rewards.well_formed, present, config)
     terms = {
-        "reward": np.where(present, rewards.reward, np.nan),
+        "reward": earned,
         "exploration": np.where(present, rewards.exploration, np.nan),
         "writer": written,
     }
-    scores = {name: z(x, config.std_floor, config.eps) for name, x in terms.items()}
+    # CoD takes the siblings' mean off its returns and leaves their scale.
+    unscaled = ("reward", "writer") if config.credit == "cod" else ()
+    scores = {name: centred(x, config.std_floor) if name in unscaled
+              else z(x, config.std_floor, config.eps) for name, x in terms.items()}
     counts = {name: _has_value(x) & scores[name][1] for name, x in terms.items()}
     act_weight = counts["reward"]
     if config.exploration > 0:
@@ -159,15 +176,26 @@ def z(x: np.ndarray, std_floor: float, eps: float) -> tuple[np.ndarray, np.ndarr
       z, float64 [S, G, T], 0 where there is no value or the group is not informative; and
       informative, bool [S, 1, T]: two values or more, and a deviation not below the floor.
     """
+    deviation, std, informative = _moments(x, std_floor)
+    scale = np.where(informative, std + eps, 1.0)
+    return np.where(informative, deviation / scale, 0.0), informative
+
+
+def centred(x: np.ndarray, std_floor: float) -> tuple[np.ndarray, np.ndarray]:
+    """x - mean among the siblings that have a value; arguments and results as those of `z`."""
+    deviation, _, informative = _moments(x, std_floor)
+    return np.where(informative, deviation, 0.0), informative
+
+
+def _moments(x: np.ndarray, std_floor: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Deviations from the siblings' mean [S, G, T]; their std, and whether it says anything."""
     valid = _has_value(x)
     count = valid.sum(1, keepdims=True)
     n = np.maximum(count, 1)
     mean = np.where(valid, x, 0.0).sum(1, keepdims=True) / n
     deviation = np.where(valid, x - mean, 0.0)
     std = np.sqrt((deviation**2).sum(1, keepdims=True) / n)
-    informative = (count >= 2) & (std >= std_floor) & (std > 0)
-    scale = np.where(informative, std + eps, 1.0)
-    return np.where(informative, deviation / scale, 0.0), informative
+    return deviation, std, (count >= 2) & (std >= std_floor) & (std > 0)
 
 
 def _window_mean(x: np.ndarray, present: np.ndarray, window: np.ndarray) -> np.ndarray:
