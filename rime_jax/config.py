@@ -186,7 +186,8 @@ OPTIONS: dict[str, Any] = {
                                  "reward from there on, less the siblings' mean) | skillrise (the "
                                  "writer earns the discounted rewards of the later tasks)",
                          choices=("rime", "cod", "skillrise")),
-        "discount": Option(0.9, "gamma of skillrise, for each task", low=0.0, high=1.0),
+        "discount": Option(0.9, "gamma of skillrise, for each task further on; our choice",
+                           low=0.0, high=1.0),
         "writer": Option("improvement", "what pays the writer: improvement (w_t of the method) | "
                                         "format (1 for a well-formed memory) | none (untrained)",
                          choices=("improvement", "format", "none")),

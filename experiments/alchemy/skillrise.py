@@ -1,8 +1,7 @@
-"""SkillRise credit: the writer earns the discounted rewards of the later tasks.
+"""SkillRise: the writer earns the discounted rewards of the later tasks, the actor its own task's.
 
-Hypothesis: what is not compared with the tasks before pays the memory for tasks that are easy
-anyway. Row: SkillRise, a baseline beside RIME (published
-for codebase only: 7.25 / +0.60). Watch: eval/gain,
+Hypothesis: without the window before, siblings whose actor is better anyway pay their writer for
+it. Row: SkillRise (published for codebase: 7.25, gain +.60). Watch: eval/gain,
 memory/retention_exact.
 """
 

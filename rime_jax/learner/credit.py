@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rime_jax.learner import returns
+from rime_jax.learner import returns, windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Credit:
       write_advantage: A_WRITE = z(w); CoD: likewise.
       write_weight: the same for the WRITE sample.
       improvement: the difference of window means before well-formedness counts; nan: no value.
-      writer_reward: w_t as configured; nan: no value.
+      writer_reward: w_t, or the baseline's return; nan: no value.
       zero_variance: fraction of the groups with at least two values whose standard deviation is
         below the floor, for `reward`, `exploration` and `writer`; a term without any is left out.
     """
@@ -59,7 +59,7 @@ class Credit:
 
 
 def credit(rewards: Rewards, config: Any) -> Credit:
-    """Advantages of both roles (method section 3, and its two baselines).
+    """Advantages of both roles (method section 3).
 
     Args:
       rewards: of whole groups.
@@ -121,14 +121,11 @@ def improvement(
       float64 [S, G, T]; nan where a window holds no value (so at the last position) or a task that
       is not present.
     """
-    streams, _, positions = performance.shape
-    t, j = np.arange(positions)[:, None], np.arange(positions)[None, :]
-    near = np.ones((streams, positions, positions), bool)
-    if segments is not None:
-        near = segments[:, :, None] == segments[:, None, :]
+    t, j = np.ogrid[: performance.shape[-1], : performance.shape[-1]]
+    near = True if segments is None else segments[:, :, None] == segments[:, None, :]
     after = near & ((j > t) & (j <= t + horizon))[None]
     before = near & ((j <= t) & (j > t - horizon))[None]
-    return _window_mean(performance, present, after) - _window_mean(performance, present, before)
+    return windows.means(performance, present, after) - windows.means(performance, present, before)
 
 
 def writer_reward(
@@ -196,15 +193,6 @@ def _moments(x: np.ndarray, std_floor: float) -> tuple[np.ndarray, np.ndarray, n
     deviation = np.where(valid, x - mean, 0.0)
     std = np.sqrt((deviation**2).sum(1, keepdims=True) / n)
     return deviation, std, (count >= 2) & (std >= std_floor) & (std > 0)
-
-
-def _window_mean(x: np.ndarray, present: np.ndarray, window: np.ndarray) -> np.ndarray:
-    """Mean of x [S, G, T] over window [S, T, T']; nan where it is empty or holds an absent task."""
-    valid = _has_value(x) & present
-    total = np.einsum("sgj,stj->sgt", np.where(valid, x, 0.0), window.astype(np.float64))
-    count = np.einsum("sgj,stj->sgt", valid.astype(np.int64), window.astype(np.int64))
-    absent = np.einsum("sgj,stj->sgt", (~present).astype(np.int64), window.astype(np.int64))
-    return np.where((count > 0) & (absent == 0), total / np.maximum(count, 1), np.nan)
 
 
 def _zero_variance(

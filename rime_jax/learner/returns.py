@@ -1,10 +1,12 @@
-"""What the two baselines of the study pay both roles (method section 4, variants).
+"""What the two baselines of the study pay both roles (method section 3).
 
 Shapes: S streams (groups), G siblings of a stream, T positions of a stream. nan: no value. Both
 read rewards on a scale of 1, since they add up what different tasks paid.
 """
 
 import numpy as np
+
+from rime_jax.learner import windows
 
 # What a memory that is too long, or does not parse, costs its writer under CoD.
 COD_PENALTY = 0.1
@@ -28,11 +30,11 @@ def cod(
       Two float64 [S, G, T]: ACT's, and WRITE's. nan where nothing that counts has a value, where a
       failure took a task of the window away, and for the last memory, which nobody reads.
     """
-    total, count, whole = _following(performance, present, 0)
-    act = np.where(whole & (count > 0), total / np.maximum(count, 1), np.nan)
-    total, count, whole = _following(performance, present, 1)
+    positions = performance.shape[-1]
+    act = windows.means(performance, present, windows.following(positions, 0))
+    total, count = windows.sums(performance, present, windows.following(positions, 1))
     penalty = np.where(well_formed, 0.0, -COD_PENALTY)
-    write = np.where(present & whole & (count > 0), (penalty + total) / (count + 1), np.nan)
+    write = np.where(present & (count > 0), (penalty + total) / (count + 1), np.nan)
     return act, write
 
 
@@ -50,21 +52,6 @@ def skillrise(performance: np.ndarray, present: np.ndarray, discount: float) -> 
       float64 [S, G, T]; nan as in `cod`.
     """
     t = np.arange(performance.shape[-1])
-    weights = np.where(t[None, :] > t[:, None], float(discount) ** abs(t[None, :] - t[:, None]), 0)
-    _, count, whole = _following(performance, present, 1)
-    filled = np.where(~np.isnan(performance) & present, performance, 0.0)
-    return np.where(present & whole & (count > 0), filled @ weights.T, np.nan)
-
-
-def _following(
-    performance: np.ndarray, present: np.ndarray, first: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sum and number of the values at t + first .. T, and whether all those tasks are present."""
-    valid = ~np.isnan(performance) & present
-
-    def to_the_end(x: np.ndarray) -> np.ndarray:
-        sums = np.flip(np.cumsum(np.flip(x, -1), -1), -1)
-        return np.pad(sums, ((0, 0), (0, 0), (0, first)))[:, :, first:]
-
-    return (to_the_end(np.where(valid, performance, 0.0)), to_the_end(valid.astype(np.int64)),
-            to_the_end((~present).astype(np.int64)) == 0)
+    weights = float(discount) ** abs(t[None, :] - t[:, None])
+    total, count = windows.sums(performance, present, windows.following(len(t), 1), weights)
+    return np.where(present & (count > 0), total, np.nan)
