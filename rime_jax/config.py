@@ -5,40 +5,17 @@ changes fields of it and returns it. `validate()` runs before anything else in e
 names the wrong field, what it allows and what to do.
 """
 
-import dataclasses
 import difflib
 import json
-import math
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import ml_collections
 
-
-class ConfigError(ValueError):
-    """A configuration that cannot run; the message names the field and the remedy."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """One option: its default (which also fixes the type), meaning and allowed values.
-
-    Attributes:
-      default: the default; an int is accepted where the default is a float.
-      doc: meaning, unit and reason.
-      low: smallest allowed value; for a tuple, smallest allowed length.
-      high: largest allowed value.
-      choices: the allowed values (of the elements, for a tuple).
-    """
-
-    default: Any
-    doc: str
-    low: float | None = None
-    high: float | None = None
-    choices: tuple | None = None
-
+from rime_jax import config_rules
+from rime_jax import options as option_lib
+from rime_jax.options import ConfigError, Option
 
 OPTIONS: dict[str, Any] = {
     "name": Option("rime", "name of the experiment; the run directory's default last part"),
@@ -363,36 +340,15 @@ def override(config: ml_collections.ConfigDict, assignments: Mapping[str, str]) 
     for name, text in assignments.items():
         if name not in known:
             raise ConfigError(f"unknown option {name!r}.{_suggest(name, known)}")
-        _assign(config, name, _parse(name, text, known[name]), known[name])
+        _assign(config, name, option_lib.parse(name, text, known[name]), known[name])
 
 
 def _assign(config: ml_collections.ConfigDict, name: str, value: Any, option: Option) -> None:
-    _check_one(name, value, option)
+    option_lib.check(name, value, option)
     *parents, last = name.split(".")
     for part in parents:
         config = config[part]
     config[last] = float(value) if isinstance(option.default, float) else value
-
-
-def _parse(name: str, text: str, option: Option) -> Any:
-    if isinstance(option.default, str):
-        return text
-    if isinstance(option.default, tuple):
-        element = type(option.default[0])
-        parts = [p.strip() for p in text.strip("()[] ").split(",") if p.strip()]
-        try:
-            return tuple(element(p) for p in parts)
-        except ValueError:
-            raise ConfigError(f"{name} is a list of {element.__name__}; got {text!r}") from None
-    words = {"true": True, "false": False} if isinstance(option.default, bool) else {}
-    try:
-        if words:
-            return words[text.lower()]
-        number = float(text)
-        return int(number) if isinstance(option.default, int) and number.is_integer() else number
-    except (KeyError, ValueError):
-        raise ConfigError(f"{name} must be {_article(option.default)}, not {text!r}: "
-                          f"{option.doc}") from None
 
 
 def load(path: str) -> ml_collections.ConfigDict:
@@ -455,107 +411,13 @@ def validate(config: ml_collections.ConfigDict) -> None:
             value = get(config, name)
         except (KeyError, TypeError):
             raise ConfigError(f"option {name!r} is missing; start from config.default()") from None
-        _check_one(name, value, option)
-    _check_together(config)
-
-
-def _check_one(name: str, value: Any, option: Option) -> None:
-    expected = type(option.default)
-    ok = (_is_number(value) if expected is float
-          else isinstance(value, expected) and (expected is bool or not isinstance(value, bool)))
-    if not ok:
-        raise ConfigError(f"{name} must be {_article(option.default)}, not {value!r} "
-                          f"({type(value).__name__}): {option.doc}")
-    if isinstance(value, tuple):
-        _check_tuple(name, value, option)
-        return
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ConfigError(f"{name} = {value!r} is no finite number: {option.doc}")
-    if option.choices is not None and value not in option.choices:
-        raise ConfigError(f"{name} = {value!r} is none of {list(option.choices)}: {option.doc}")
-    # `not (a >= b)` also refuses nan.
-    if option.low is not None and not value >= option.low:
-        raise ConfigError(f"{name} = {value!r} is below {option.low}: {option.doc}")
-    if option.high is not None and not value <= option.high:
-        raise ConfigError(f"{name} = {value!r} is above {option.high}: {option.doc}")
-
-
-def _check_tuple(name: str, value: tuple, option: Option) -> None:
-    element = type(option.default[0])
-    for item in value:
-        if not isinstance(item, element) or isinstance(item, bool):
-            raise ConfigError(f"{name} holds {item!r}, which is not a {element.__name__}")
-        if option.choices is not None and item not in option.choices:
-            raise ConfigError(f"{name} holds {item!r}, none of {list(option.choices)}: "
-                              f"{option.doc}")
-    if len(set(value)) < len(value):
-        raise ConfigError(f"{name} = {value!r} names an element twice; each may stand once")
-    if option.low is not None and len(value) < option.low:
-        raise ConfigError(f"{name} needs at least {option.low} element(s): {option.doc}")
-
-
-def _check_together(c: ml_collections.ConfigDict) -> None:
-    def need(condition: bool, message: str) -> None:
-        if not condition:
-            raise ConfigError(message)
-
-    for name in ("name", "roles.act", "roles.write"):
-        value = get(c, name)
-        need(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) is not None,
-             f"{name} = {value!r} names a directory; use letters, digits, '_', '-' and '.', not "
-             "first a '.'")
-    need(c.reward.credit == "rime" or c.reward.writer == "improvement",
-         f"reward.writer = {c.reward.writer!r} means nothing with reward.credit = "
-         f"{c.reward.credit!r}, which pays the writer in its own way; leave reward.writer at "
-         "'improvement'")
-    need(c.judge.kind != "none" or c.reward.exploration == 0,
-         "judge.kind = 'none' gives no exploration scores; set reward.exploration = 0 as well")
-    need(c.judge.kind != "server" or c.judge.model,
-         "judge.kind = 'server' needs judge.model: the model's name at the server")
-    for url in c.judge.urls:
-        need(re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url) is not None,
-             f"judge.urls holds {url!r}; write the base of the chat protocol, such as "
-             "http://127.0.0.1:8100/v1")
-    sets = {c.roles.act, c.roles.write}
-    for name in c.roles.train:
-        need(name in sets, f"roles.train holds {name!r}, but no role uses that set; the sets are "
-                           f"{sorted(sets)} (roles.act, roles.write)")
-    need(c.learner.row_tokens >= c.rollout.context_tokens,
-         f"learner.row_tokens = {c.learner.row_tokens} cannot hold a conversation of "
-         f"rollout.context_tokens = {c.rollout.context_tokens}; raise the first")
-    need(c.rollout.write_tokens > c.rollout.memory_tokens,
-         f"rollout.write_tokens = {c.rollout.write_tokens} leaves no room for a memory of "
-         f"rollout.memory_tokens = {c.rollout.memory_tokens} and its end-of-turn; raise the first")
-    need(tuple(sorted(set(c.sampler.prefill_chunks))) == tuple(c.sampler.prefill_chunks)
-         and c.sampler.prefill_chunks[0] >= 1,
-         "sampler.prefill_chunks must be positive and ascending")
-    need(c.sampler.kind != "openai" or c.sampler.openai_model,
-         "sampler.kind = 'openai' needs sampler.openai_model: the model's name at the service")
-    need([c.learner.mesh_data, c.learner.mesh_fsdp, c.learner.mesh_tensor].count(-1) <= 1,
-         "at most one of learner.mesh_data, mesh_fsdp, mesh_tensor may be -1")
-    for name in ("mesh_data", "mesh_fsdp", "mesh_tensor"):
-        need(c.learner[name] != 0, f"learner.{name} = 0: use 1 for an axis that is not used")
-    need(bool(c.env.split_file) == bool(c.env.episodes_file),
-         "env.episodes_file and env.split_file go together; set both or neither")
-    if c.env.supply == "every_colour":
-        need(c.env.potions % 6 == 0, f"env.potions = {c.env.potions} is no multiple of 6, which "
-                                     "env.supply = every_colour needs")
-    need(c.warm_start.writer_keeps + c.warm_start.writer_last <= 1,
-         "warm_start.writer_keeps + warm_start.writer_last exceed 1")
-
-
-def _article(value: Any) -> str:
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+        option_lib.check(name, value, option)
+    config_rules.check(config)
 
 
 def as_text(value: Any) -> str:
     """A value as `--set` takes it, quoted for a shell."""
     return shlex.quote(",".join(map(str, value)) if isinstance(value, tuple) else str(value))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _suggest(name: str, known: Mapping[str, Any]) -> str:

@@ -1,0 +1,62 @@
+"""How options must agree with each other."""
+
+import re
+
+import ml_collections
+
+from rime_jax.options import ConfigError
+
+
+def check(c: ml_collections.ConfigDict) -> None:
+    """Refuses a config whose fields are each allowed and yet do not go together.
+
+    Raises:
+      ConfigError: names the fields and the remedy.
+    """
+    def need(condition: bool, message: str) -> None:
+        if not condition:
+            raise ConfigError(message)
+
+    directories = {"name": c.name, "roles.act": c.roles.act, "roles.write": c.roles.write}
+    for name, value in directories.items():
+        need(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) is not None,
+             f"{name} = {value!r} names a directory; use letters, digits, '_', '-' and '.', not "
+             "first a '.'")
+    need(c.reward.credit == "rime" or c.reward.writer == "improvement",
+         f"reward.writer = {c.reward.writer!r} means nothing with reward.credit = "
+         f"{c.reward.credit!r}, which pays the writer in its own way; leave reward.writer at "
+         "'improvement'")
+    need(c.judge.kind != "none" or c.reward.exploration == 0,
+         "judge.kind = 'none' gives no exploration scores; set reward.exploration = 0 as well")
+    need(c.judge.kind != "server" or c.judge.model,
+         "judge.kind = 'server' needs judge.model: the model's name at the server")
+    for url in c.judge.urls:
+        need(re.fullmatch(r"https?://[^\s/?#]+(/[^\s?#]*)?", url) is not None,
+             f"judge.urls holds {url!r}; write the base of the chat protocol, such as "
+             "http://127.0.0.1:8100/v1")
+    sets = {c.roles.act, c.roles.write}
+    for name in c.roles.train:
+        need(name in sets, f"roles.train holds {name!r}, but no role uses that set; the sets are "
+                           f"{sorted(sets)} (roles.act, roles.write)")
+    need(c.learner.row_tokens >= c.rollout.context_tokens,
+         f"learner.row_tokens = {c.learner.row_tokens} cannot hold a conversation of "
+         f"rollout.context_tokens = {c.rollout.context_tokens}; raise the first")
+    need(c.rollout.write_tokens > c.rollout.memory_tokens,
+         f"rollout.write_tokens = {c.rollout.write_tokens} leaves no room for a memory of "
+         f"rollout.memory_tokens = {c.rollout.memory_tokens} and its end-of-turn; raise the first")
+    need(tuple(sorted(set(c.sampler.prefill_chunks))) == tuple(c.sampler.prefill_chunks)
+         and c.sampler.prefill_chunks[0] >= 1,
+         "sampler.prefill_chunks must be positive and ascending")
+    need(c.sampler.kind != "openai" or c.sampler.openai_model,
+         "sampler.kind = 'openai' needs sampler.openai_model: the model's name at the service")
+    need([c.learner.mesh_data, c.learner.mesh_fsdp, c.learner.mesh_tensor].count(-1) <= 1,
+         "at most one of learner.mesh_data, mesh_fsdp, mesh_tensor may be -1")
+    for name in ("mesh_data", "mesh_fsdp", "mesh_tensor"):
+        need(c.learner[name] != 0, f"learner.{name} = 0: use 1 for an axis that is not used")
+    need(bool(c.env.split_file) == bool(c.env.episodes_file),
+         "env.episodes_file and env.split_file go together; set both or neither")
+    if c.env.supply == "every_colour":
+        need(c.env.potions % 6 == 0, f"env.potions = {c.env.potions} is no multiple of 6, which "
+                                     "env.supply = every_colour needs")
+    need(c.warm_start.writer_keeps + c.warm_start.writer_last <= 1,
+         "warm_start.writer_keeps + warm_start.writer_last exceed 1")
