@@ -14,7 +14,7 @@ converts the model to a directory in Hugging Face layout (540 MB); later calls s
 
 To see the model play (about 10 minutes on two cores):
   .venv-smollm/bin/python -m rime_jax.transcript \\
-    --config=experiments/alchemy/smollm.py --out=docs/smollm_transcript.md
+    --config=experiments/alchemy/models/smollm.py --out=docs/smollm_transcript.md
 
 Environment variables:
   RIME_PYTHON       the Python (3.11 or newer) to make the environment with

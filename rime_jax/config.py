@@ -32,8 +32,8 @@ OPTIONS: dict[str, Any] = {
         "branch_from": Option(
             "",
             "RUN/checkpoints/STEP of another run whose parameters this one starts from, a set for "
-            "each role; the optimiser starts anew. The KL stays that to model.path. Keep the "
-            "checkpoint (track.checkpoint_keep of that run)",
+            "each role; STEP may be `last`, of a run that has ended. The optimiser starts anew. "
+            "The KL stays that to model.path. Keep the checkpoint (its track.checkpoint_keep)",
         ),
         "dtype": Option("float32", "of activations", choices=("float32", "bfloat16")),
         "remat": Option(

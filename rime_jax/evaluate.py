@@ -1,6 +1,6 @@
 """Evaluation on held-out streams: what is gained through memory, with intervals.
 
-    python -m rime_jax.evaluate --run=runs/rime                      a run's newest checkpoint
+    python -m rime_jax.evaluate --run=runs/rime_tiny                 a run's newest checkpoint
     python -m rime_jax.evaluate --config=experiments/alchemy/rime.py the initial policy
 
 Results go to eval/ of the run directory as step_<n> or initial (.json and .md), or to --out.

@@ -1,11 +1,18 @@
-"""Reads the configuration of an experiment for the programs' `--config` and `--set`."""
+"""Reads the configuration of an experiment for the programs' `--config` and `--set`.
+
+    --config=experiments/alchemy/rime.py                  the published scale
+    --config=experiments/alchemy/rime.py:tiny             the size for two cores
+    --config=experiments/alchemy/rime.py:tiny,steps=3     and other values of options
+"""
 
 import argparse
 import contextlib
 import importlib.util
+import inspect
 import pathlib
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import ml_collections
 
@@ -13,12 +20,16 @@ from rime_jax import config as config_lib
 from rime_jax.policy import chat, weights
 from rime_jax.tracking import checkpoint
 
+# Sizes of an experiment; the first is meant where none is named.
+SIZES = ("published", "tiny")
+
 
 def add_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
     """Adds `--config` and `--set`."""
     parser.add_argument(
         "--config", required=required,
-        help="an experiment file (experiments/<domain>/<name>.py) or a run's config.json",
+        help="an experiment file (experiments/<domain>/<name>.py), with a size and values of "
+             "options after a colon (FILE.py:tiny,steps=3), or a run's config.json",
     )
     parser.add_argument(
         "--set", action="extend", nargs="+", default=[], metavar="OPTION=VALUE",
@@ -30,16 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser, required: bool = True) -> Non
 def read(path: str, assignments: Sequence[str] = ()) -> ml_collections.ConfigDict:
     """The validated configuration of an experiment file or of a saved config.json.
 
+    A size other than the published one becomes part of the name, so that sizes never share a run
+    directory.
+
     Args:
-      path: a Python file with `get_config()`, or a JSON file that `config.dump` wrote.
+      path: a Python file with `get_config(size)`, or a JSON file that `config.dump` wrote. After
+        the Python file may follow `:`, a size of `SIZES`, and `OPTION=VALUE` pairs, separated by
+        commas.
       assignments: `OPTION=VALUE` strings, and `@FILE` for those of a file, one a line; lines that
         begin with `#` and empty ones say nothing.
 
     Raises:
       ConfigError: the file cannot be used, or an option is wrong.
     """
-    config = config_lib.load(path) if path.endswith(".json") else _run(pathlib.Path(path))
-    pairs = {}
+    file, size, own = split(path)
+    config = config_lib.load(file) if file.endswith(".json") else _run(pathlib.Path(file), size)
+    pairs = dict(own)
     for assignment in _spelled_out(assignments):
         name, equals, value = assignment.partition("=")
         if not equals:
@@ -48,6 +65,41 @@ def read(path: str, assignments: Sequence[str] = ()) -> ml_collections.ConfigDic
     config_lib.override(config, pairs)
     config_lib.validate(config)
     return config
+
+
+def named(name: str, size: str) -> str:
+    """The name of an experiment in a size, and so of its run directory."""
+    return name if size == SIZES[0] else f"{name}_{size}"
+
+
+def split(path: str) -> tuple[str, str | None, dict[str, str]]:
+    """FILE:SIZE,OPTION=VALUE,… as (FILE, SIZE or None, values of options).
+
+    A piece without `=` belongs to the value before it: `env.edges=12,10` is one value.
+
+    Raises:
+      ConfigError: a piece is neither a size nor a pair, or the file is a saved configuration.
+    """
+    found = re.fullmatch(r"(.*\.(?:py|json)):(.*)", path, re.DOTALL)
+    if found is None:
+        return path, None, {}
+    file, size, pairs, last = found.group(1), None, {}, None
+    for i, piece in enumerate(found.group(2).split(",")):
+        name, equals, value = piece.partition("=")
+        if equals and name:
+            pairs[name], last = value, name
+        elif i == 0 and piece in SIZES:
+            size = piece
+        elif last is not None and piece not in SIZES:
+            pairs[last] += f",{piece}"
+        else:
+            raise config_lib.ConfigError(
+                f"--config {path}: {piece!r} is no argument; write a size ({', '.join(SIZES)}) "
+                f"and then OPTION=VALUE pairs: {file}:{SIZES[1]},steps=3")
+    if file.endswith(".json"):
+        raise config_lib.ConfigError(
+            f"--config {path}: a saved configuration takes no arguments; change options with --set")
+    return file, size, pairs
 
 
 def _spelled_out(assignments: Sequence[str]) -> Iterator[str]:
@@ -78,7 +130,7 @@ def clean_errors() -> Iterator[None]:
         sys.exit(130)
 
 
-def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
+def _run(path: pathlib.Path, size: str | None) -> ml_collections.ConfigDict:
     if not path.is_file():
         raise config_lib.ConfigError(f"--config {path}: no such file")
     if path.suffix != ".py":
@@ -88,7 +140,7 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-        config = module.get_config()
+        config = module.get_config(*_sizes(path, module.get_config, size))
     except (AttributeError, KeyError, TypeError) as error:
         # ConfigDict reports an unknown or wrongly typed field with these.
         raise config_lib.ConfigError(f"{path}: {error.args[0]}") from error
@@ -96,4 +148,18 @@ def _run(path: pathlib.Path) -> ml_collections.ConfigDict:
         raise config_lib.ConfigError(
             f"{path}: get_config() returned {config!r}; return what config.default() makes"
         )
+    if size is not None:
+        config.name = named(config.name, size)
     return config
+
+
+def _sizes(path: pathlib.Path, get_config: Callable, size: str | None) -> tuple[str, ...]:
+    """The arguments of `get_config`."""
+    if size is None:
+        return ()
+    if not inspect.signature(get_config).parameters:
+        raise config_lib.ConfigError(
+            f"--config {path}:{size}: this file has one size, as get_config() takes none. Leave "
+            f"{size!r} out, or write get_config(size={SIZES[0]!r}) and hand the size on to the "
+            "experiment that it starts from")
+    return (size,)

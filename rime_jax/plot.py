@@ -1,6 +1,6 @@
 """Draws the held-out curves of runs side by side (needs the `plot` extra).
 
-    python -m rime_jax.plot runs/rime runs/writer_untrained --out docs/curves.png
+    python -m rime_jax.plot runs/rime_tiny runs/writer_untrained_tiny --out docs/curves.png
 """
 
 import argparse

@@ -10,6 +10,7 @@ import ml_collections
 
 from rime_jax import config as config_lib
 from rime_jax import parts
+from rime_jax.learner import mesh as mesh_lib
 from rime_jax.tracking import checkpoint
 
 
@@ -47,6 +48,19 @@ def newest(built: parts.Parts, run: pathlib.Path, params_at: Any) -> tuple[int, 
     return steps[-1], _restore(built, run, steps[-1], sorted({roles.act, roles.write}), params_at)
 
 
+def placement(built: parts.Parts) -> Any:
+    """The sharding of each parameter over all devices of all processes, as the learner has it.
+
+    Raises:
+      ConfigError: the mesh does not fit the devices.
+    """
+    try:
+        mesh = mesh_lib.make_mesh(built.config.learner, jax.devices())
+    except ValueError as error:
+        raise config_lib.ConfigError(str(error)) from error
+    return mesh_lib.shardings(mesh, built.policy.logical_axes(), built.policy.shapes())
+
+
 def check_branch(built: parts.Parts, params_at: Any) -> None:
     """Whether `sets` can be made, before anything is written; reads no arrays.
 
@@ -62,14 +76,21 @@ def check_branch(built: parts.Parts, params_at: Any) -> None:
 
 
 def _branch_point(branch: str) -> tuple[pathlib.Path, int]:
-    """Run directory and step of RUN/checkpoints/STEP."""
+    """Run directory and step of RUN/checkpoints/STEP or RUN/checkpoints/last."""
     path = pathlib.Path(branch)
     run = path.parent.parent if path.parent.name == "checkpoints" else path
     if not (run / "config.json").is_file():
         raise config_lib.ConfigError(
             f"model.branch_from = {branch!r}: {run} is no run directory (it has no config.json); "
-            "write RUN/checkpoints/STEP")
+            "train that run first, or write the RUN/checkpoints/STEP of another")
     steps = _steps(run)
+    if path.name == "last":
+        # A checkpoint of a run that goes on would be another one at every look.
+        if not steps or not (run / "eval" / "final.md").is_file():
+            raise config_lib.ConfigError(
+                f"model.branch_from = {branch!r}: {run} has not ended yet (its checkpoints: "
+                f"{steps}); wait for it, or name a checkpoint")
+        return run, steps[-1]
     if not path.name.isdigit() or int(path.name) not in steps or run == path:
         raise config_lib.ConfigError(
             f"model.branch_from = {branch!r} is no checkpoint; {run} has those of steps {steps}: "

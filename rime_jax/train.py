@@ -111,7 +111,7 @@ def restore_params(built: parts.Parts, run: pathlib.Path) -> tuple[int, dict[str
     Raises:
       CheckpointError: there is none, or it is of another model.
     """
-    return starting_point.newest(built, run, make_learner(built).params_at)
+    return starting_point.newest(built, run, starting_point.placement(built))
 
 
 def make_learner(built: parts.Parts) -> update_lib.Learner:

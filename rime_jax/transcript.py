@@ -1,7 +1,7 @@
 """Plays one held-out stream and writes everything that was said, for people to read.
 
-    python -m rime_jax.transcript --config=experiments/alchemy/smollm.py --out=FILE.md
-    python -m rime_jax.transcript --run=runs/rime --out=FILE.md       a run's newest checkpoint
+    python -m rime_jax.transcript --config=experiments/alchemy/models/smollm.py --out=FILE.md
+    python -m rime_jax.transcript --run=runs/rime_tiny --out=FILE.md       a run's newest checkpoint
 
 It is the loop of training: the actor plays with its memory, the writer rewrites it, the judge
 compares the two. Rewards are shown, nothing is trained.

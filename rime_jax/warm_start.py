@@ -4,7 +4,7 @@ It stands in for pre-training where no pretrained model can be had. The actor le
 well; the writer learns a mixture of good and bad habits, which reinforcement then has to sort out.
 Only training chemistries are shown. The result is a model directory like any other.
 
-    python -m rime_jax.warm_start --config=experiments/alchemy/warm_start.py --out=DIR
+    python -m rime_jax.warm_start --config=experiments/alchemy/models/warm_start.py --out=DIR
 """
 
 import argparse

@@ -33,6 +33,7 @@ class Checkout:
         self.root = path / "a clone"
         shutil.copytree(ROOT / "launch", self.root / "launch")
         shutil.copytree(ROOT / ".ci", self.root / ".ci")
+        shutil.copytree(ROOT / "experiments", self.root / "experiments")
         for name in ("setup.py", "pyproject.toml", "constraints.txt"):
             shutil.copy(ROOT / name, self.root / name)
         self.venv = path / "an environment"
@@ -95,10 +96,28 @@ def test_the_first_call_installs_and_trains_from_any_directory(checkout):
     assert calls[0] == f"venv {checkout.venv}"
     assert calls[1] == (f"pip install --constraint {checkout.root}/constraints.txt "
                         f"--editable {checkout.root}")
-    assert calls[2] == "rime_jax.train --config=experiments/alchemy/rime.py --set steps=2"
+    assert calls[2] == "rime_jax.train --config=experiments/alchemy/rime.py:tiny --set steps=2"
     assert "--xla_force_host_platform_device_count=" in calls[3]
     assert calls[4] == str(checkout.root.resolve())
     assert "tensorboard --logdir" in printed
+
+
+@pytest.mark.parametrize(("given", "meant"), [
+    (["--config=my folder/mine.py"], "--config=my folder/mine.py:tiny"),
+    (["--config", "my folder/mine.py"], "--config my folder/mine.py:tiny"),
+    (["--config=my folder/mine.py:published"], "--config=my folder/mine.py:published"),
+    (["--config=my folder/one_size.py"], "--config=my folder/one_size.py"),
+    (["--config=absent.py"], "--config=absent.py"),
+    (["--config=runs/rime_tiny/config.json"], "--config=runs/rime_tiny/config.json"),
+])
+def test_an_experiment_that_has_sizes_runs_in_that_for_this_machine_unless_one_is_named(
+        checkout, given, meant):
+    mine = checkout.root / "my folder"
+    mine.mkdir()
+    (mine / "mine.py").write_text("def get_config(size='published'):\n    ...\n")
+    (mine / "one_size.py").write_text("def get_config():\n    ...\n")
+    _, _, calls = checkout.run("launch/local.sh", *given)
+    assert calls[2] == f"rime_jax.train --config=experiments/alchemy/rime.py:tiny {meant}"
 
 
 def test_flags_of_the_user_are_left_alone(checkout):

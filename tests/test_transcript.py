@@ -7,7 +7,7 @@ import pytest
 from rime_jax import transcript
 from tests import scripted
 
-CONFIG = pathlib.Path(__file__).parents[1] / "experiments" / "alchemy" / "rime.py"
+CONFIG = f"{pathlib.Path(__file__).parents[1] / 'experiments/alchemy/rime.py'}:tiny"
 
 
 def test_a_transcript_holds_all_that_was_said_in_order(tmp_path, capsys):

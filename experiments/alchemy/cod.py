@@ -1,14 +1,15 @@
-"""CoD: every reply earns the mean reward from there to the end, less the mean of its siblings.
+"""The CoD baseline: every reply is paid the mean reward from there to the end of the stream.
 
-Hypothesis: a mean over all later tasks says little about one memory, most of it is what the actor
-did; the writer learns less than from two windows. Row: CoD (published for codebase: 3.56, gain
--.16). Its KL of 0 is the parent's. Watch: eval/gain, memory/retention_exact.
+Hypothesis: returns over all that follows are noisier than RIME's windows, and pay the writer for
+what the actor did. Row: CoD. Published: for codebase only (experiments/codebase/cod.py).
+Watch: eval/gain, credit/corr_improvement_*, memory/well_formed.
 """
 
 from experiments.alchemy import rime
 
 
-def get_config():
-    c = rime.get_config()
+def get_config(size="published"):
+    c = rime.get_config(size)
     c.name, c.reward.credit, c.reward.exploration = "cod", "cod", 0.0
+    c.learner.kl_coef, c.rollout.memory_tokens = 0.0, min(c.rollout.memory_tokens, 1000)
     return c

@@ -1,14 +1,14 @@
-"""SkillRise: the writer earns the discounted rewards of the later tasks, the actor its own task's.
+"""The SkillRise baseline: the writer is paid the discounted rewards of the later tasks.
 
-Hypothesis: without the window before, siblings whose actor is better anyway pay their writer for
-it. Row: SkillRise (published for codebase: 7.25, gain +.60). Watch: eval/gain,
-memory/retention_exact.
+Hypothesis: without the window before, the writer is also paid for siblings' luck and level. Row:
+SkillRise. Published: for codebase only (experiments/codebase/skillrise.py). Watch: eval/gain,
+credit/corr_improvement_*, memory/retention_exact.
 """
 
 from experiments.alchemy import rime
 
 
-def get_config():
-    c = rime.get_config()
+def get_config(size="published"):
+    c = rime.get_config(size)
     c.name, c.reward.credit, c.reward.exploration = "skillrise", "skillrise", 0.0
     return c

@@ -1,19 +1,15 @@
-"""RIME on Codebase Adaptation at the published size: Qwen3.5-4B, 2 streams, 6 + 6 tasks.
+"""RIME on Codebase Adaptation, co-trained: 2 streams of 6 + 6 tasks a step, easy to hard.
 
-Hypothesis: RIME's, at its own scale. Row: Qwen3.5-4B, RIME (reward 10.55, gain +2.27; untrained
-with ACT + WRITE 1.33, +.48). Watch: eval/gain, performance/at_*, memory/retention_exact.
-model.path must name downloaded weights; with the shipped sizes rime_jax.aot can compile it.
+Hypothesis: paying the writer for the improvement of the next tasks makes memory worth reading.
+Row: Qwen3.5-4B, RIME; training data 6 + 6 curriculum. Published: reward 10.55, gain +2.27.
+Sizes: published (the default): Qwen3.5-4B; tiny: an untrained policy of bytes, for the machinery.
+Watch: eval/gain, performance/at_*, segment/*, memory/retention_exact.
 """
 
-from experiments.alchemy import qwen3_4b
+from experiments.codebase.models import qwen3_5_4b, tiny_bytes
 
 
-def get_config():
-    c = qwen3_4b.get_config()
-    c.name = c.env.domain = "codebase"
-    c.model.path, c.model.thinking = "qwen3.5-4b", "on"
-    c.env.trials, c.env.max_steps, c.env.pass_streams, c.rollout.streams_per_step = 12, 40, 382, 2
-    c.rollout.act_tokens, c.rollout.write_tokens, c.rollout.memory_tokens = 2500, 2048, 1024
-    c.rollout.context_tokens = c.learner.row_tokens = 20480
-    c.learner.microbatch_rows, c.eval.streams = 64, 4
+def get_config(size="published"):
+    c = tiny_bytes.get_config() if size == "tiny" else qwen3_5_4b.get_config()
+    c.name = "codebase_rime"
     return c

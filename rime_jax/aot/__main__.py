@@ -1,6 +1,6 @@
 """Compiles a run for a TPU slice on a machine without one, and says whether and how it fits.
 
-    python -m rime_jax.aot --config=experiments/alchemy/qwen3_4b.py --topology=v5p:4x4x4
+    python -m rime_jax.aot --config=experiments/alchemy/rime.py --topology=v5p:4x4x4
 
 The real programs are compiled from shapes alone: the update, the log-probabilities of the
 reference, the reshard of the weights to the sampler, and the sampler's prefill and decoding.

@@ -202,7 +202,7 @@ def _match(
         raise ModelError(
             f"model.path = {directory.name!r}: only the sizes of this model are shipped, for "
             f"rime_jax.aot; download {name} from https://huggingface.co/{name} and set model.path "
-            "to its directory")
+            "to its directory, or take the experiment's size for two cores (FILE.py:tiny)")
     family = families.of(policy)
     shapes = {t.name: t.shape for own in wanted.values() for t in own}
     found, unused = {}, []

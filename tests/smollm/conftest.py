@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 
-from experiments.alchemy import smollm
+from experiments.alchemy.models import smollm
 
 SKIPPED = "no model in {}; launch/smollm.sh makes it and runs these tests"
 

@@ -19,7 +19,7 @@ LOGPROB_TOLERANCE = 1e-3
 
 @pytest.fixture(scope="module")
 def built(directory):
-    config = experiment.read(str(ROOT / "experiments/alchemy/smollm.py"), [
+    config = experiment.read(str(ROOT / "experiments/alchemy/models/smollm.py"), [
         f"env.trials={TRIALS}", f"env.max_steps={STEPS}", "rollout.context_tokens=1536",
         "rollout.act_tokens=40", "rollout.write_tokens=40", "rollout.memory_tokens=39",
         "sampler.prefill_chunks=64,512", f"model.path={directory}"])

@@ -7,4 +7,6 @@ from rime_jax import config
 
 
 def get_config():
-    return config.default()
+    c = config.default()
+    c.name = "warm_start"
+    return c

@@ -16,7 +16,7 @@ MODEL = os.environ.get("RIME_SMOLLM") or str(CACHE / "rime_jax" / "smollm2-135m-
 
 
 def get_config():
-    c = benchmark_rules.get_config()
+    c = benchmark_rules.get_config("tiny")
     c.name, c.model.path, c.env.form, c.env.max_steps = "smollm", MODEL, "full", 6
     c.rollout.act_tokens, c.rollout.write_tokens, c.rollout.memory_tokens = 120, 240, 200
     c.rollout.context_tokens = c.learner.row_tokens = 4096

@@ -1,16 +1,15 @@
-"""RIME on Symbolic Alchemy at the published size: Qwen3-4B, the benchmark's rules, full text form.
+"""Qwen3-4B on the benchmark's game: the published scale of the experiments on Alchemy.
 
-Hypothesis: RIME's, at its own scale. Row: Alchemy, RIME co-train (.490 / +.213; prompted .301 /
-+.086). Watch: eval/gain, performance/at_*, memory/retention_exact. model.path must name
-downloaded weights; with the shipped sizes alone rime_jax.aot can compile it.
+Used by: experiments/alchemy/rime.py and with it all others. model.path must name downloaded
+weights; with the shipped sizes alone rime_jax.aot can compile it.
 """
 
-from experiments.alchemy import full_text
+from experiments.alchemy.models import full_text
 
 
 def get_config():
     c = full_text.get_config()
-    c.name, c.model.path = "qwen3_4b", "qwen3-4b"
+    c.name, c.model.path, c.steps = "qwen3_4b", "qwen3-4b", 119
     c.model.dtype, c.model.remat = "bfloat16", "layer"
     c.learner.lr, c.learner.weight_decay, c.learner.kl_coef = 1e-6, 0.1, 0.01
     c.learner.warmup_updates, c.learner.minibatches, c.learner.aggregation = 0, 1, "sequence"

@@ -1,0 +1,14 @@
+"""RIME up to the point where the runs with shared and separate parameters part.
+
+Hypothesis: none; the three runs that branch off begin from the same parameters. Row: co-train at
+the branch point. Published: for codebase only. Watch: eval/gain. Its last checkpoint must stay
+(track.checkpoint_keep).
+"""
+
+from experiments.alchemy import rime
+
+
+def get_config(size="published"):
+    c = rime.get_config(size)
+    c.name, c.steps = "branch_point", 60
+    return c

@@ -1,0 +1,14 @@
+"""RIME without the exploration reward: the actor is paid for its task alone.
+
+Hypothesis: the actor looks at less of a repository, so that the writer has less to note. Row:
+exploration off x writer trained of the 2 x 2. Published: the exploration score over training, a
+curve. Watch: exploration/score, eval/gain, env/commands/*.
+"""
+
+from experiments.codebase import rime
+
+
+def get_config(size="published"):
+    c = rime.get_config(size)
+    c.name, c.reward.exploration = "codebase_exploration_off", 0.0
+    return c

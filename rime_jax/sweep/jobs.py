@@ -1,0 +1,202 @@
+"""The runs of a sweep: which there are, what each waits for, and how far it is on disk."""
+
+import collections
+import dataclasses
+import glob
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import ml_collections
+
+from rime_jax import config as config_lib
+from rime_jax import experiment
+from rime_jax.tracking import run_dir
+
+# Enough of the end of metrics.jsonl for its last lines.
+_TAIL_BYTES = 1 << 17
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """One configuration with one seed.
+
+    Attributes:
+      name: unique in a sweep; the run directory's last part.
+      source: what `--config` names.
+      settings: what `--set` changes.
+      config: the resolved configuration.
+      directory: the run directory.
+      after: name of the job whose last checkpoint this one starts from, or None.
+      same_as: name of the job whose numbers this one would repeat, or None; it does not run.
+    """
+
+    name: str
+    source: str
+    settings: tuple[str, ...]
+    config: ml_collections.ConfigDict
+    directory: pathlib.Path
+    after: str | None = None
+    same_as: str | None = None
+
+    def command(self, python: str) -> list[str]:
+        """The program's arguments; to be run at the root of the repository."""
+        return [python, "-m", "rime_jax.train", f"--config={self.source}", "--set",
+                *self.settings]
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """What a run directory tells: the last step, and numbers of it and of evaluations."""
+
+    step: int
+    finished: bool
+    performance: float | None
+    gain: float | None
+
+
+def plan(
+    patterns: Sequence[str], seeds: Sequence[int], out: pathlib.Path, settings: Sequence[str] = ()
+) -> list[Job]:
+    """The jobs of a sweep, branch points before what starts from them.
+
+    Args:
+      patterns: FILE.py, or a shell pattern of such files, each with or without `:ARGUMENTS`.
+      seeds: added to the seed of each configuration.
+      out: where the run directories go.
+      settings: further `OPTION=VALUE`, for all.
+
+    Raises:
+      ConfigError: says all that is wrong with any of them.
+    """
+    jobs, errors = [], []
+    for source in _expand(patterns, errors):
+        for seed in seeds:
+            try:
+                jobs.append(_job(source, seed, out, settings))
+            except config_lib.ConfigError as error:
+                errors.append(str(error))
+                break
+    jobs = _one_of_each_name(jobs, errors)
+    jobs = [_branched(job, jobs, out, errors) for job in jobs]
+    jobs = _without_doubles(jobs)
+    if errors:
+        raise config_lib.ConfigError("\n".join(dict.fromkeys(errors)))
+    return sorted(jobs, key=lambda job: job.after is not None)
+
+
+def progress(job: Job) -> Progress:
+    """How far a job is; reads a few files and never fails."""
+    files = run_dir.RunDir(job.directory)
+    lines = _last_lines(files.metrics)
+    final = _json(files.eval / "final.json").get("policies")
+    ends = final if isinstance(final, dict) else {}
+    steps = [int(m.group(1)) for name in ends if (m := re.fullmatch(r"step (\d+)", name))]
+
+    def last(name: str) -> float | None:
+        return next((line[name] for line in reversed(lines)
+                     if isinstance(line.get(name), (int, float))), None)
+
+    def at_the_end(name: str) -> float | None:
+        row = ends.get(f"step {max(steps)}", {}).get(name) if steps else None
+        return row[0] if isinstance(row, list) and row else last(f"eval/{name}")
+
+    performance = at_the_end("performance")
+    return Progress(
+        step=max((line["step"] for line in lines), default=0),
+        finished=max(steps, default=-1) >= job.config.steps,
+        performance=last("performance/mean") if performance is None else performance,
+        gain=at_the_end("gain"))
+
+
+def _expand(patterns: Sequence[str], errors: list[str]) -> Iterable[str]:
+    for pattern in patterns:
+        found = re.fullmatch(r"(.*?\.(?:py|json))((?::.*)?)", pattern, re.DOTALL)
+        file, arguments = found.groups() if found else (pattern, "")
+        files = sorted(glob.glob(file))
+        if not files:
+            errors.append(f"{pattern}: no such file")
+        yield from (f"{name}{arguments}" for name in files)
+
+
+def _job(source: str, seed: int, out: pathlib.Path, settings: Sequence[str]) -> Job:
+    config = experiment.read(source, settings)
+    config.seed += seed
+    name = f"{config.name}_seed{seed}"
+    directory = out / name
+    own = (*settings, f"seed={config.seed}", f"run_dir={directory}")
+    return Job(name, source, own, config, directory)
+
+
+def _numbers(job: Job) -> dict[str, Any]:
+    """The options that its numbers depend on."""
+    return {k: v for k, v in config_lib.flatten(job.config) if k not in ("name", "run_dir")}
+
+
+def _one_of_each_name(jobs: Sequence[Job], errors: list[str]) -> list[Job]:
+    found: dict[str, Job] = {}
+    for job in jobs:
+        other = found.setdefault(job.name, job)
+        if _numbers(other) != _numbers(job):
+            errors.append(f"{other.source} and {job.source} are different experiments of one name "
+                          f"({job.config.name}); give one of them another c.name")
+    return list(found.values())
+
+
+def _without_doubles(jobs: Sequence[Job]) -> list[Job]:
+    """Of jobs with the same numbers the one with the shortest name runs, and all branch points."""
+    needed = {job.after for job in jobs}
+    groups: dict[str, list[Job]] = collections.defaultdict(list)
+    for job in jobs:
+        groups[repr(sorted(_numbers(job).items()))].append(job)
+    first = {job.name: min(own, key=lambda job: len(job.name)).name
+             for own in groups.values() for job in own}
+    return [job if first[job.name] == job.name or job.name in needed
+            else dataclasses.replace(job, same_as=first[job.name]) for job in jobs]
+
+
+def _branched(job: Job, jobs: Sequence[Job], out: pathlib.Path, errors: list[str]) -> Job:
+    """With its branch point in this sweep, where that is a run of it."""
+    found = re.fullmatch(r"(.*)/checkpoints/last", job.config.model.branch_from)
+    if not found:
+        return job
+    base = pathlib.Path(found.group(1))
+    run = f"{base.name}_{job.name.rpartition('_')[2]}"
+    here = run if any(other.name == run for other in jobs) else None
+    if here is None and not (out / run / "config.json").is_file():
+        if not (base / "config.json").is_file():
+            errors.append(
+                f"{job.source} starts from {base}, which is not there: add the experiment of that "
+                f"name ({base.name.removesuffix('_tiny')}) to the sweep, or set model.branch_from")
+        return job
+    branch = f"model.branch_from={out / run}/checkpoints/last"
+    return dataclasses.replace(job, after=here, settings=(*job.settings, branch))
+
+
+def _last_lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.path.getsize(path) - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    found = [_parsed(line) for line in lines]
+    return [line for line in found if isinstance(line.get("step"), int)]
+
+
+def _json(path: pathlib.Path) -> dict[str, Any]:
+    try:
+        return _parsed(path.read_bytes())
+    except OSError:
+        return {}
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
