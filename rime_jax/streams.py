@@ -29,7 +29,8 @@ class Stream:
     Attributes:
       id: unique name of the stream.
       tasks: the T tasks.
-      info: facts for the logs (difficulty tier, repositories); never shown to the policy.
+      info: facts for the logs (difficulty tier, repositories); never shown to the policy. `pass`
+        counts how often its tasks were dealt before; without it they are new.
     """
 
     id: str

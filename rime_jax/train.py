@@ -235,7 +235,8 @@ class Trainer:
         learnt = {}
         if config.track.kl_every and step % config.track.kl_every == 0:
             learnt |= self._kl(batches)
-        learnt |= self._update(step, batches)
+        updated, ratios = self._update(step, batches)
+        learnt |= updated
         seconds["time/update_s"] = time.monotonic() - began
         self.step, self.saved_source = step, self.source.state()
         began = time.monotonic()
@@ -245,7 +246,7 @@ class Trainer:
         # ------------------------------------------------------------------ tracking
         sums["trained"] = sum(int((b.segments > 0).sum()) for own in batches.values() for b in own)
         sums["flops"] = mfu.update_flops(built.policy.config, batches, config.learner)
-        await self._track(rollouts, seconds, sums, learnt)
+        await self._track(rollouts, seconds, sums, learnt, ratios)
 
     async def _rollouts(self, step: int, judge: timed.TimedJudge | None) -> list[Rollout]:
         """Of this process's streams. All deal the same ones, and each plays its own."""
@@ -261,23 +262,32 @@ class Trainer:
     def _largest(self, sizes: np.ndarray) -> np.ndarray:
         return np.max(self.processes.gather(sizes), axis=0)
 
-    def _update(self, step: int, batches: _Batches) -> dict[str, float]:
-        """One update per mini-batch; what was not finite is kept to be looked at."""
+    def _update(
+        self, step: int, batches: _Batches
+    ) -> tuple[dict[str, float], dict[str, np.ndarray]]:
+        """One update per mini-batch; what was not finite is kept to be looked at.
+
+        Returns:
+          Metrics, and for each parameter set its tokens in the bins of `loss.RATIO_EDGES`.
+        """
         self.state, learnt = self.learner.step(
             self.state, batches, self.reference if self.config.learner.kl_coef > 0 else None
         )
-        found = {f"learner/{name}": float(v) for name, v in jax.device_get(learnt).items()}
+        learnt = jax.device_get(learnt)
+        ratios = {name: learnt.pop(f"{name}/ratios") for name in batches
+                  if f"{name}/ratios" in learnt}
+        found = {f"learner/{name}": float(v) for name, v in learnt.items()}
         for name, own in batches.items():
             if found.get(f"learner/{name}/not_finite", 0) > 0:
                 folder = bad_batches.save(self.directory.bad_batches, step, name, own,
                                           self.processes.index)
                 _log.warning("step %d: an update of %s was not finite and was left out; its batch "
                              "is in %s", step, name, folder)
-        return found
+        return found, ratios
 
     async def _track(
         self, rollouts: list[Rollout], seconds: dict[str, float], sums: dict[str, float],
-        learnt: dict[str, float],
+        learnt: dict[str, float], ratios: dict[str, np.ndarray],
     ) -> None:
         """Writes what a finished iteration showed; evaluates and saves when it is time."""
         config, step = self.config, self.step
@@ -292,7 +302,7 @@ class Trainer:
         if shares is not None:
             all_of_it = measured.iteration(self.built, step, shares)
             found = all_of_it.metrics | learnt
-            self.recorder.rollouts(step, all_of_it.rollouts, all_of_it.credit)
+            self.recorder.rollouts(step, all_of_it.rollouts, all_of_it.credit, ratios)
         if config.eval.every and step % config.eval.every == 0 and not last:
             self.pending = metrics.jsonable(found)
             found |= await self._quick_evaluation()

@@ -16,11 +16,12 @@ import jax
 import numpy as np
 import pytest
 from tensorboard.backend.event_processing import event_accumulator
+from tensorboard.util import tensor_util
 
 from rime_jax import config as config_lib
 from rime_jax import experiment, parts, train
 from rime_jax.policy import qwen3, weights, words
-from rime_jax.tracking import bad_batches, checkpoint, metrics, run_dir
+from rime_jax.tracking import bad_batches, checkpoint, metrics, run_dir, texts
 from tests import scripted
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -128,6 +129,20 @@ def test_tensorboard_shows_the_same_scalars(unbroken):
             if name != "step" and value is not None:
                 assert shown[name, line["step"]] == np.float32(value), name
     assert {tag.partition("/")[0] for tag in events.Tags()["tensors"]} >= {"rollout", "memories"}
+    counted = [np.asarray(tensor_util.make_ndarray(event.tensor_proto))
+               for event in events.Tensors("learner/policy/ratios")]
+    # As many tokens as were trained, all of them near a ratio of 1: one update a batch.
+    assert all(counts[:, 2].sum() > 100 for counts in counted)
+    assert [event.step for event in events.Tensors("learner/policy/ratios")] == [1, 2, 4, 6]
+    assert {event.step for event in events.Tensors("credit/write_advantages")} == {1, 2, 4, 6}
+
+
+def test_every_chart_of_the_layout_has_curves_of_a_run_or_of_the_other_domain(unbroken):
+    names = {name for line in metrics.read(unbroken[0].metrics) for name in line}
+    for charts in texts.LAYOUT.values():
+        for title, patterns in charts.items():
+            shown = [n for n in names for pattern in patterns if re.fullmatch(pattern, n)]
+            assert shown or all(p.startswith("env/") for p in patterns), title
 
 
 def test_samples_can_be_read_and_are_whole(unbroken):

@@ -13,6 +13,10 @@ import jax.numpy as jnp
 
 from rime_jax.learner import batch as batch_lib
 
+# Bounds of the bins in which tokens are counted by their ratio; what is beyond counts at the end.
+RATIO_EDGES = (0.0, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999, 1.001, 1.01, 1.02, 1.05, 1.1, 1.2,
+               1.28, 1.5, 2.0)
+
 
 class Terms(NamedTuple):
     """What micro-batches add up.
@@ -20,16 +24,18 @@ class Terms(NamedTuple):
     Attributes:
       pairs: name → (sum, denominator), both scalars; the metric is their quotient.
       maxima: name → scalar; combined with max. All are at least 0.
+      ratios: [len(RATIO_EDGES) - 1], trained tokens by their ratio.
     """
 
     pairs: dict[str, tuple[jax.Array, jax.Array]]
     maxima: dict[str, jax.Array]
+    ratios: jax.Array
 
 
 def add_terms(a: Terms, b: Terms) -> Terms:
     """The terms of both together."""
     return Terms(jax.tree.map(jnp.add, a.pairs, b.pairs),
-                 jax.tree.map(jnp.maximum, a.maxima, b.maxima))
+                 jax.tree.map(jnp.maximum, a.maxima, b.maxima), a.ratios + b.ratios)
 
 
 def objective(
@@ -223,4 +229,10 @@ def _terms(
         for name in ("entropy", "approx_kl"):
             pairs[f"{name}_{role}"] = (masked_sum(values[name], own), own.sum())
     return Terms(pairs, {"ratio_max": masked_max(ratio, trained),
-                         "logprob_gap_max": masked_max(gap, trained)})
+                         "logprob_gap_max": masked_max(gap, trained)}, _counts(ratio, trained))
+
+
+def _counts(ratio: jax.Array, weights: jax.Array) -> jax.Array:
+    # Tokens below each inner bound, and all of them: sums of rows that XLA fuses with the ratio.
+    below = [masked_sum((ratio < edge).astype(jnp.float32), weights) for edge in RATIO_EDGES[1:-1]]
+    return jnp.diff(jnp.stack([jnp.zeros(()), *below, weights.sum()]))

@@ -340,6 +340,7 @@ def _merge_terms(terms: Sequence[loss_lib.Terms]) -> dict[str, jax.Array]:
     """The metrics of an iteration from the terms of its mini-batches."""
     total = functools.reduce(loss_lib.add_terms, terms)
     found = {name: pair[0] / pair[1] for name, pair in total.pairs.items()} | total.maxima
+    found["ratios"] = total.ratios
     first = terms[0]
     for name in FIRST_ONLY:
         found[name] = (first.maxima[name] if name in first.maxima

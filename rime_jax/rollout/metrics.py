@@ -39,6 +39,8 @@ def rollout_metrics(
     found |= _memories(records, parse_items, memory_truth)
     found |= _exploration(records)
     found |= _by_position(rollouts)
+    found |= _by_place_in_segment(rollouts)
+    found |= _by_exposure(rollouts)
     found["performance/improvement"] = _mean(improvement(r) for r in rollouts)
     return {name: float(value) for name, value in found.items() if not np.isnan(value)}
 
@@ -152,6 +154,35 @@ def _by_position(rollouts: Sequence[Rollout]) -> dict[str, float]:
             if record.verdict is not None:
                 columns[f"exploration/at_{t}"].append(record.verdict.score)
     return {name: _mean(values) for name, values in columns.items()}
+
+
+def _by_place_in_segment(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Places count from 1 in each segment; streams of one segment have those of the stream."""
+    columns: dict[str, list[float]] = collections.defaultdict(list)
+    # Rewards of the siblings of a group for the same task.
+    groups: dict[tuple[int, int, int], list[float]] = collections.defaultdict(list)
+    for rollout in rollouts:
+        places: collections.Counter[int] = collections.Counter()
+        for t, record in enumerate(rollout.tasks):
+            places[record.task.segment] += 1
+            k = places[record.task.segment]
+            columns[f"segment/solved_at_{k}"].append(record.status is Status.SOLVED)
+            if record.performance is not None:
+                columns[f"segment/performance_at_{k}"].append(record.performance)
+            groups[k, rollout.group, t].append(record.reward)
+    for (k, *_), rewards in groups.items():
+        if len(rewards) > 1:
+            columns[f"segment/gradient_at_{k}"].append(max(rewards) > min(rewards))
+    return {name: _mean(values) for name, values in columns.items()}
+
+
+def _by_exposure(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Weights can memorise tasks: how those do that are met for the first time, and the others."""
+    columns: dict[str, list[float]] = {"first": [], "repeated": []}
+    for rollout in rollouts:
+        own = columns["repeated" if rollout.stream.info.get("pass", 0) else "first"]
+        own += [r.performance for r in rollout.tasks if r.performance is not None]
+    return {f"exposure/{name}_performance": _mean(values) for name, values in columns.items()}
 
 
 def _means(group: str, measured: Sequence[Mapping[str, float]]) -> dict[str, float]:

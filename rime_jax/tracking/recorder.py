@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
+import numpy as np
 
 from rime_jax import config as config_lib
+from rime_jax.learner import loss
 from rime_jax.tracking import metrics, progress, run_dir, tensorboard, texts
 
 # On the terminal: its name → the metric.
@@ -39,13 +41,21 @@ class Recorder:
         """What the last evaluation adds to the curves of a step that has its line."""
         self._board.scalars(step, found)
 
-    def rollouts(self, step: int, rollouts: Sequence[Any], credit: Any) -> None:
-        """Texts, histograms and samples of all rollouts of a step, when it is time for them."""
+    def rollouts(
+        self, step: int, rollouts: Sequence[Any], credit: Any, ratios: Mapping[str, np.ndarray],
+    ) -> None:
+        """Texts, histograms and samples of all rollouts of a step, when it is time for them.
+
+        Args:
+          ratios: parameter set → trained tokens in the bins of `loss.RATIO_EDGES`.
+        """
         if due(self._track.text_every, step):
             for tag, text in texts.rollout_texts(rollouts).items():
                 self._board.text(step, tag, text)
             self._board.histogram(step, "credit/act_advantages", credit.act_advantage)
             self._board.histogram(step, "credit/write_advantages", credit.write_advantage)
+            for name, counts in ratios.items():
+                self._board.counts(step, f"learner/{name}/ratios", loss.RATIO_EDGES, counts)
         if due(self._track.samples_every, step):
             self._directory.write_samples(step, texts.sample_rows(rollouts, credit))
 

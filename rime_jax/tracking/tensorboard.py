@@ -61,6 +61,13 @@ class TensorBoardWriter:
         if not finite.size:
             return
         counts, edges = np.histogram(finite, bins=_HISTOGRAM_BINS)
+        self.counts(step, tag, edges, counts)
+
+    def counts(
+        self, step: int, tag: str, edges: Sequence[float] | np.ndarray, counts: np.ndarray
+    ) -> None:
+        """A histogram whose values were counted elsewhere: [n + 1] bounds and [n] counts."""
+        edges = np.asarray(edges)
         self._add_tensor(step, tag, np.stack([edges[:-1], edges[1:], counts], axis=1),
                          histogram_metadata.create_summary_metadata(tag, ""))
 

@@ -11,13 +11,24 @@ LAYOUT: Mapping[str, Mapping[str, list[str]]] = {
         "held-out performance, with and without memory": ["eval/performance", "eval/stateless"],
         "gain over the memory-blanked self": ["eval/gain"],
         "improvement within the stream": ["eval/improvement", "performance/improvement"],
+    },
+    "Where in the stream?": {
         "performance by position": [r"performance/at_\d+"],
+        "pass fraction by place in the segment": [r"segment/solved_at_\d+"],
+        "groups with a gradient by place in the segment": [r"segment/gradient_at_\d+"],
+        "performance by place in the segment": [r"segment/performance_at_\d+"],
+        "tasks met for the first time, and again": [r"exposure/.*"],
+    },
+    "Does exploration pay, or is it shown?": {
+        "exploration score": ["exploration/score"],
+        "gain over the memory-blanked self": ["eval/gain"],
+        "criteria": [f"exploration/{c}" for c in CRITERIA],
+        "tested before submitting, and not": ["env/tested_before_submit", "env/blind_submit"],
     },
     "What is in the memory?": {
         "facts": ["memory/correct_facts", "memory/wrong_facts"],
         "retention": ["memory/retention_exact", "memory/retention_fuzzy"],
-        "exploration score": ["exploration/score"],
-        "criteria": [f"exploration/{c}" for c in CRITERIA],
+        "length": ["memory/tokens", "memory/items"],
         "well-formed": ["memory/well_formed", r"memory/malformed_after_.*"],
     },
     "Is the update healthy?": {

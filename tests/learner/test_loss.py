@@ -89,6 +89,19 @@ def test_metrics_are_means_over_trained_tokens_of_each_role(micro):
     np.testing.assert_allclose(terms.maxima["ratio_max"], ratio[trained].max(), rtol=1e-5)
 
 
+def test_tokens_are_counted_by_their_ratio_as_numpy_counts_them(micro):
+    logp = logprobs_near(micro.behaviour, 1) * 1.5
+    trained = micro.roles > 0
+    wild = np.where(trained, logp, np.nan).astype(np.float32)
+    _, terms = loss_lib.objective(wild, -logp, micro, None, None, learner_config())
+    ratio = np.exp(logp - micro.behaviour)[trained]
+    counts, _ = np.histogram(np.clip(ratio, 0, 2), loss_lib.RATIO_EDGES)
+    np.testing.assert_array_equal(terms.ratios, counts)
+    assert counts.sum() == trained.sum() and (counts > 0).sum() > 3
+    twice = loss_lib.add_terms(terms, terms)
+    np.testing.assert_array_equal(twice.ratios, 2 * counts)
+
+
 def test_what_carries_no_weight_can_be_anything(micro):
     c = learner_config(kl_coef=0.1)
     logp = logprobs_near(micro.behaviour, 1)
@@ -108,7 +121,8 @@ def test_log_ratios_are_clamped_before_exp(micro):
     c = learner_config()
     logp = np.where(micro.roles == 1, 500.0, -500.0).astype(np.float32)
     loss, terms = loss_lib.objective(logp, -logp, micro, None, None, c)
-    assert np.isfinite(loss) and np.isfinite(jax.tree.leaves(terms)).all()
+    assert np.isfinite(loss)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(terms))
 
 
 def test_gradients_of_the_kl_estimators():

@@ -101,6 +101,44 @@ def rollout_of(performance):
     return Rollout(stream, 0, 0, tasks, None, {})
 
 
+@given(st.data())
+def test_places_in_a_segment_and_exposure_are_plain_means(data):
+    """Streams of 2 + 3 tasks, some cut short, against loops over the definitions."""
+    segments = (0, 0, 1, 1, 1)
+    rollouts = []
+    for group in range(3):
+        stream = Stream("s", tuple(Task(str(t), None, s) for t, s in enumerate(segments)),
+                        {"pass": data.draw(st.integers(0, 2))})
+        for sibling in range(2):
+            reward = data.draw(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=5))
+            records = [types.SimpleNamespace(
+                task=task, reward=r, performance=r if r else None,
+                status=Status.SOLVED if r == 1 else Status.FAILED)
+                for task, r in zip(stream.tasks, reward, strict=False)]
+            rollouts.append(Rollout(stream, group, sibling, records, None, {}))
+    # From 0 and in front of each task: its place from 1.
+    place = (1, 2, 1, 2, 3)
+    every = [(r, t, record) for r in rollouts for t, record in enumerate(r.tasks)]
+    found = metrics._by_place_in_segment(rollouts)
+    for k in (1, 2, 3):
+        own = [record for _, t, record in every if place[t] == k]
+        solved = [record.reward == 1 for record in own]
+        scored = [record.performance for record in own if record.performance is not None]
+        pairs = [(a.tasks[t].reward, b.tasks[t].reward)
+                 for a, b in zip(rollouts[::2], rollouts[1::2], strict=True) for t in range(5)
+                 if place[t] == k and min(len(a.tasks), len(b.tasks)) > t]
+        for name, values in (("solved", solved), ("performance", scored),
+                             ("gradient", [a != b for a, b in pairs])):
+            said = found.get(f"segment/{name}_at_{k}", np.nan)
+            assert said == pytest.approx(np.mean(values) if values else np.nan, nan_ok=True)
+    met = metrics._by_exposure(rollouts)
+    for name, again in (("first", False), ("repeated", True)):
+        values = [record.performance for r, _, record in every
+                  if (r.stream.info["pass"] > 0) == again and record.performance is not None]
+        assert met[f"exposure/{name}_performance"] == pytest.approx(
+            np.mean(values) if values else np.nan, nan_ok=True)
+
+
 @pytest.mark.parametrize(("performance", "expected"), [
     ([0.0, 0.2, 0.6, 0.8], 0.6),
     ([0.1, None, 0.5, 0.7], 0.5),

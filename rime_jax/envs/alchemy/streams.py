@@ -1,5 +1,6 @@
 """Streams of trials: one hidden chemistry, T trials, train and held-out chemistries disjoint."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Callable, Sequence
@@ -107,7 +108,8 @@ def streams_from_file(
         del rng  # Nothing is drawn.
         episode = recorded[ids[i % len(ids)]]
         name = f"{split}-{i}-episode{episode.id}"
-        return _stream(name, episode.chemistry, episode.trials[:trials], rules)
+        stream = _stream(name, episode.chemistry, episode.trials[:trials], rules)
+        return dataclasses.replace(stream, info={**stream.info, "pass": i // len(ids)})
 
     return make
 

@@ -138,7 +138,8 @@ def make_streams(planned: Sequence[streams_lib.Stream]) -> MakeStream:
         del rng  # The order of a pass belongs to all of its streams.
         turn, place = divmod(i, len(planned))
         order = np.random.default_rng((turn, len(planned))).permutation(len(planned))
-        return planned[order[place]]
+        stream = planned[order[place]]
+        return dataclasses.replace(stream, info={**stream.info, "pass": turn})
 
     return make
 
