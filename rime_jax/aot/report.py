@@ -136,14 +136,14 @@ def as_text(rows: Sequence[Row], slice_: hardware.Slice) -> str:
         f"TFLOP/s per {unit}",
         "",
         f"Memory per {unit}, GiB ('others': parameters, optimiser and cache of the other programs)",
-        _table(("program", "arguments", "outputs", "temporary", "others", "peak", "verdict",
+        table(("program", "arguments", "outputs", "temporary", "others", "peak", "verdict",
                 "compiled in"),
                [(r.name, *[f"{x / GIB:.2f}" for x in (r.arguments, r.outputs, r.temporary,
                                                        r.resident, r.peak)],
-                 _verdict(r), f"{r.compile_s:.0f} s") for r in rows]),
+                 verdict(r), f"{r.compile_s:.0f} s") for r in rows]),
         "",
         f"One run per {unit} at peak rates ('run': all overlaps, 'serial': nothing does)",
-        _table(("program", "TFLOP", "executed", "HBM GiB", "ICI GiB", "compute s", "HBM s",
+        table(("program", "TFLOP", "executed", "HBM GiB", "ICI GiB", "compute s", "HBM s",
                 "ICI s", "run s", "MFU", "serial s", "x runs", "= s"),
                [(r.name, f"{r.model_flops / 1e12:.4g}", f"{r.executed_flops / 1e12:.4g}",
                  f"{r.hbm_bytes / GIB:.4g}",
@@ -154,7 +154,7 @@ def as_text(rows: Sequence[Row], slice_: hardware.Slice) -> str:
                 for r in rows if not r.error]),
         "",
         "Collectives of one run per device",
-        _table(("program", "kind", "count", "array GiB", "sent GiB"),
+        table(("program", "kind", "count", "array GiB", "sent GiB"),
                [(r.name, kind, f"{c['count']:g}", f"{c['bytes'] / GIB:.3g}",
                  f"{c['wire_bytes'] / GIB:.3g}")
                 for r in rows for kind, c in r.collectives.items()]),
@@ -165,19 +165,20 @@ def as_text(rows: Sequence[Row], slice_: hardware.Slice) -> str:
         lines.append(f"Everything fits. One iteration takes at least {total:.0f} s.")
     else:
         lines.append("This does not fit: " + "; ".join(
-            f"{r.name} ({r.error or _verdict(r)})" for r in rows if not r.fits))
+            f"{r.name} ({r.error or verdict(r)})" for r in rows if not r.fits))
     return "\n".join(lines)
 
 
-def _verdict(row: Row) -> str:
+def verdict(row: Row) -> str:
+    """Whether it fits, and by how much."""
     if row.error:
         return "refused"
     size = f"{abs(row.spare) / GIB:.1f} GiB"
     return f"fits, {size} free" if row.fits else f"does not fit by {size}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of equal width, numbers to the right."""
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of equal width, numbers to the right; the first one is text."""
     everything = [head, *rows]
     widths = [max(len(line[i]) for line in everything) for i in range(len(head))]
     return "\n".join(
