@@ -54,18 +54,18 @@ def rollout_texts(rollouts: Sequence[Any]) -> dict[str, str]:
 
 
 def sample_rows(rollouts: Sequence[Any], credit: Any) -> Iterator[dict[str, Any]]:
-    """One row per task: conversation, memories, rewards and what they were credited with."""
+    """One row per task: conversation, memories, rewards and what they were credited with.
+
+    A rollout that an infrastructure failure ended has one row more, of the task that was lost; it
+    says which one and the status of the failure, and nothing else. A weight of 0: the sample left
+    the loss.
+    """
     for rollout in rollouts:
         for t, record in enumerate(rollout.tasks):
             at = (rollout.group, rollout.sibling, t)
-            yield {
-                "stream": rollout.stream.id,
-                "info": dict(rollout.stream.info),
-                "task": record.task.id,
-                "group": rollout.group,
-                "sibling": rollout.sibling,
-                "position": t + 1,
+            yield _place(rollout, t) | {
                 "status": record.status.value,
+                "turns": record.turns,
                 "judge_status": record.judge_status and record.judge_status.value,
                 "reward": record.reward,
                 "performance": record.performance,
@@ -73,7 +73,9 @@ def sample_rows(rollouts: Sequence[Any], credit: Any) -> Iterator[dict[str, Any]
                 "improvement": credit.improvement[at],
                 "writer_reward": credit.writer_reward[at],
                 "act_advantage": credit.act_advantage[at],
+                "act_weight": credit.act_weight[at],
                 "write_advantage": credit.write_advantage[at],
+                "write_weight": credit.write_weight[at],
                 "memory_before": record.memory_before,
                 "memory_after": record.memory_after,
                 "malformed": record.written.malformed,
@@ -82,6 +84,21 @@ def sample_rows(rollouts: Sequence[Any], credit: Any) -> Iterator[dict[str, Any]
                 "transcript": record.transcript,
                 "version": record.act.version,
             }
+        if rollout.failure is not None:
+            yield _place(rollout, len(rollout.tasks)) | {"status": rollout.failure.value}
+
+
+def _place(rollout: Any, t: int) -> dict[str, Any]:
+    task = rollout.stream.tasks[t]
+    return {
+        "stream": rollout.stream.id,
+        "info": dict(rollout.stream.info),
+        "task": task.id,
+        "group": rollout.group,
+        "sibling": rollout.sibling,
+        "position": t + 1,
+        "segment": task.segment,
+    }
 
 
 def _rollout(rollout: Any) -> str:

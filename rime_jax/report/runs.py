@@ -1,0 +1,176 @@
+"""Reads a run directory for the report, whatever state it is in.
+
+A run may still be training, may have been killed, may be older than a field. What cannot be read
+is left out and said in `Run.problems`; only a directory that is no run at all is an error.
+"""
+
+import collections
+import dataclasses
+import json
+import math
+import pathlib
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rime_jax.tracking import metrics
+
+Row = dict[str, Any]
+
+
+class ReportError(ValueError):
+    """Something that a report cannot be made of; the message says what, where and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One run directory.
+
+    Attributes:
+      path: the directory.
+      name: unique among the runs of a report.
+      config: dotted option → value, as the run saved it: options of today may be missing.
+      lines: of metrics.jsonl, ascending in `step`; with the scalars of each.
+      evaluations: name of the file in eval/ without its ending → its JSON.
+      dumps: step → file of samples/, ascending.
+      problems: what could not be read, a sentence each; grows while `rows` are read.
+    """
+
+    path: pathlib.Path
+    name: str
+    config: Mapping[str, Any]
+    lines: Sequence[Mapping[str, Any]]
+    evaluations: Mapping[str, Mapping[str, Any]]
+    dumps: Mapping[int, pathlib.Path]
+    problems: list[str]
+
+    @property
+    def steps(self) -> int:
+        """The last iteration that left a line; 0: none yet."""
+        return max((line["step"] for line in self.lines), default=0)
+
+    def curve(self, tag: str) -> list[tuple[int, float]]:
+        """(step, value) of a metric, where it has one."""
+        return [(line["step"], float(line[tag])) for line in self.lines if is_number(line.get(tag))]
+
+    def rows(self, step: int) -> list[Row]:
+        """The rows of a dump that can be read and say where they belong."""
+        rows, lost = [], 0
+        for row in _lines_of(self.dumps[step]):
+            if row is not None and _has_place(row):
+                rows.append(row)
+            else:
+                lost += 1
+        if lost:
+            note = f"{self.dumps[step].name}: {lost} lines could not be read"
+            if note not in self.problems:
+                self.problems.append(note)
+        return rows
+
+
+def read(paths: Sequence[pathlib.Path]) -> list[Run]:
+    """The runs of a report, in the order given.
+
+    Raises:
+      ReportError: a path is no run directory, or stands twice.
+    """
+    resolved = [path.resolve() for path in paths]
+    for path, count in collections.Counter(resolved).items():
+        if count > 1:
+            raise ReportError(f"{path} is named {count} times; name each run once")
+    names = _names(resolved)
+    return [_read(path, name) for path, name in zip(paths, names, strict=True)]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a JSON value is a finite number; true and false are none."""
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)
+            and math.isfinite(value))
+
+
+def _read(path: pathlib.Path, name: str) -> Run:
+    if not (path / "config.json").is_file():
+        raise ReportError(f"{path} is no run directory (it has no config.json); name the directory "
+                          "that rime_jax.train made, such as runs/rime")
+    problems: list[str] = []
+    config = _json(path / "config.json", problems)
+    evaluations = {}
+    for file in sorted((path / "eval").glob("*.json")):
+        found = _json(file, problems)
+        if found:
+            evaluations[file.stem] = found
+    lines = sorted(metrics.read(path / "metrics.jsonl"), key=lambda line: line["step"])
+    dumps = {}
+    for file in (path / "samples").glob("step_*.jsonl.gz"):
+        match = re.fullmatch(r"step_(\d+)\.jsonl\.gz", file.name)
+        if match:
+            dumps[int(match[1])] = file
+    return Run(path, name, dict(_flat(config)), lines, evaluations, dict(sorted(dumps.items())),
+               problems)
+
+
+def _json(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        problems.append(f"{path.name} cannot be read: {error}")
+        return {}
+    if not isinstance(found, dict):
+        problems.append(f"{path.name} holds no JSON object")
+        return {}
+    return found
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, node in tree.items():
+        if isinstance(node, dict):
+            yield from _flat(node, f"{prefix}{name}.")
+        else:
+            yield prefix + name, node
+
+
+def _names(paths: Sequence[pathlib.Path]) -> list[str]:
+    """The shortest ends of the paths that differ: a sweep may hold many runs of one name."""
+    for parts in range(1, 1 + max(len(p.parts) for p in paths)):
+        names = ["/".join(path.parts[-parts:]) for path in paths]
+        if len(set(names)) == len(names):
+            break
+    return names
+
+
+def _lines_of(path: pathlib.Path) -> Iterator[Row | None]:
+    """The JSON objects of a compressed file up to where it breaks off; None for a bad line."""
+    for line in _decompressed(path).split(b"\n"):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                yield None
+            else:
+                yield row if isinstance(row, dict) else None
+
+
+def _decompressed(path: pathlib.Path) -> bytes:
+    data, parts = path.read_bytes(), []
+    # A file may hold several members; one that breaks off gives what stands before the break.
+    while data:
+        stream = zlib.decompressobj(wbits=31)
+        try:
+            for start in range(0, len(data), 1 << 16):
+                parts.append(stream.decompress(data[start:start + (1 << 16)]))
+                if stream.eof:
+                    break
+            parts.append(stream.flush())
+        except zlib.error:
+            break
+        if not stream.eof:
+            break
+        rest = data[start + (1 << 16):]
+        data = stream.unused_data + rest
+    return b"".join(parts)
+
+
+def _has_place(row: Row) -> bool:
+    return all(isinstance(row.get(name), int) for name in ("group", "sibling", "position")) and (
+        row["position"] >= 1)
