@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 
 # A download or an installation that takes longer is stuck.
 _MINUTES = 20
+NETWORK = ("without a network, run python -m rime_jax.envs.codebase.prepare where there is one and "
+           "take its cache (env.cache_dir) along; behind a proxy or a mirror, set HTTPS_PROXY or "
+           "PIP_INDEX_URL")
 
 
 class SourceError(ValueError):
@@ -27,17 +30,20 @@ class Library:
       name: as rows call it.
       url: `pypi:NAME==VERSION`, or a git URL or directory with `@COMMIT` behind it.
       requirements: what pip installs for its tests, the library's own requirements included.
-      root: the folder that is on Python's path, relative to the repository.
+      root: the folder that is on Python's path, relative to the repository; empty: where the
+        modules lie that an installation brings.
       licence: SPDX name.
       sha256: of the archive of sources; empty: any.
+      version: what builds are told that would ask git for it, of which there is none.
     """
 
     name: str
     url: str
     requirements: tuple[str, ...] = ()
-    root: str = "."
+    root: str = ""
     licence: str = ""
     sha256: str = ""
+    version: str = "0.0.0"
 
 
 def library(row: Mapping) -> Library:
@@ -90,8 +96,13 @@ def made_once(place: pathlib.Path, make: Callable[[pathlib.Path], None]) -> path
     return place
 
 
-def call(argv: list[str], what: str, **options) -> str:
+def call(argv: list[str], what: str, remedy: str = "", **options) -> str:
     """Runs a program of the host; its output.
+
+    Args:
+      what: it is for.
+      remedy: what helps where it fails.
+      options: of `subprocess.run`.
 
     Raises:
       SourceError: it failed; with the end of what it printed.
@@ -102,7 +113,8 @@ def call(argv: list[str], what: str, **options) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise SourceError(f"{what}: {error}") from error
     if done.returncode:
-        raise SourceError(f"{what} failed: {done.stdout[-800:].strip()}")
+        raise SourceError(f"{what} failed: {done.stdout[-800:].strip()}"
+                          + (f"\n({remedy})" if remedy else ""))
     return done.stdout
 
 
@@ -111,7 +123,7 @@ def _from_index(library: Library, place: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         call([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary=:all:",
               "--disable-pip-version-check", "-d", folder, requirement],
-             f"downloading the sources of {requirement}")
+             f"downloading the sources of {requirement}", remedy=NETWORK)
         (archive,) = pathlib.Path(folder).iterdir()
         digest = hashlib.sha256(archive.read_bytes()).hexdigest()
         if library.sha256 and digest != library.sha256:
@@ -136,7 +148,7 @@ def _from_git(url: str, place: pathlib.Path) -> None:
         raise SourceError(f"{url!r} names no commit; write it as URL@COMMIT")
     with tempfile.TemporaryDirectory() as folder:
         call(["git", "clone", "--quiet", "--no-checkout", where, f"{folder}/clone"],
-             f"cloning {where}")
+             f"cloning {where}", remedy=NETWORK)
         call(["git", "-C", f"{folder}/clone", "archive", "-o", f"{folder}/files.tar", commit],
              f"reading commit {commit} of {where}")
         with tarfile.open(f"{folder}/files.tar") as tar:

@@ -1,10 +1,13 @@
 """A task: a repository with something broken in it, and the tests that tell."""
 
 import dataclasses
+import json
 import math
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from rime_jax.envs.codebase import submission
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +79,6 @@ def from_benchmark(row: Mapping[str, Any]) -> CodeTask:
       RowError: a field is missing or of another type.
     """
     test_patch = _text(row, "test_patch")
-    paths = tuple(line[6:] for line in test_patch.splitlines() if line.startswith("+++ b/"))
     return CodeTask(
         instance_id=_text(row, "instance_id"),
         repository=_text(row, "repo"),
@@ -86,10 +88,22 @@ def from_benchmark(row: Mapping[str, Any]) -> CodeTask:
         fail_to_pass=_tests(row, "FAIL_TO_PASS"),
         pass_to_pass=_tests(row, "PASS_TO_PASS"),
         statement=_text(row, "problem_statement"),
-        test_paths=paths,
+        test_paths=_paths(test_patch),
         timeout_s=_seconds(row, "test_timeout", 300),
         strategy="pr",
     )
+
+
+def _paths(patch: str) -> tuple[str, ...]:
+    """Files that a patch touches, deleted and oddly named ones included."""
+    plain = [line[6:] for line in patch.splitlines() if line.startswith("+++ b/")]
+    found = submission.strip(patch)
+    return tuple(dict.fromkeys((*plain, *found.paths, *found.stripped)))
+
+
+def whole(patch: str) -> str:
+    """A patch with the end of its last line, which some rows lack and git insists on."""
+    return patch if patch.endswith("\n") or not patch else patch + "\n"
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:
@@ -102,6 +116,11 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 def _tests(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
     value = row.get(name)
+    if isinstance(value, str):  # SWE-bench's form: a list inside of a string.
+        try:
+            value = json.loads(value)
+        except ValueError:
+            pass
     if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
         raise RowError(f"{row.get('instance_id', 'a row')}: {name} must be a list of test ids, not "
                        f"{value!r:.80}")

@@ -1,7 +1,6 @@
 """The prepared tree and environment of each task: made once, shared read-only by all episodes."""
 
 import hashlib
-import json
 import os
 import pathlib
 import shutil
@@ -9,10 +8,16 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping
 
-from rime_jax.envs.codebase import sandbox, sources, submission
-from rime_jax.envs.codebase.tasks import CodeTask
+from rime_jax.envs.codebase import installs, sandbox, sources, submission
+from rime_jax.envs.codebase.tasks import CodeTask, whole
 
-ENVIRONMENT = "/opt/env"
+
+def cache_directory(given: str = "") -> pathlib.Path:
+    """`given`, or rime_jax/codebase in the user's cache."""
+    if given:
+        return pathlib.Path(given).expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return pathlib.Path(base).expanduser() / "rime_jax" / "codebase"
 
 
 class TreeStore:
@@ -35,6 +40,12 @@ class TreeStore:
 
     def task(self, instance_id: str) -> CodeTask:
         return self._tasks[instance_id]
+
+    def missing(self) -> list[str]:
+        """Names of the libraries whose files or environment are still to be made."""
+        return [name for name, library in self._libraries.items()
+                if not all((self._cache / part / library.name).is_dir()
+                           for part in ("sources", "environments"))]
 
     def prepare(self, task: CodeTask) -> sandbox.Base:
         """The base of a task's workspaces: its tree at `sandbox.WORKDIR` with one commit, and an
@@ -60,24 +71,28 @@ class TreeStore:
                 f"list of libraries (known: {sorted(self._libraries)[:8]})")
         files = sources.fetch(library, self._cache)
         name = f"{library.name}-{hashlib.sha256(patch.encode()).hexdigest()[:16]}"
+        environment = installs.environment(library, files, self._cache)
         tree = sources.made_once(
-            self._cache / "trees" / name, lambda place: _make_tree(files, patch, place, name))
-        environment = sources.made_once(
-            self._cache / "environments" / library.name,
-            lambda place: make_environment(library, place))
-        mounts = [sandbox.Mount(environment, ENVIRONMENT), sandbox.Mount(tree, submission.PRISTINE)]
+            self._cache / "trees" / name, lambda place: _make_tree(
+                files, environment / installs.GENERATED, patch, place, name))
+        mounts = [sandbox.Mount(environment, installs.ENVIRONMENT),
+                  sandbox.Mount(tree, submission.PRISTINE)]
         python = pathlib.Path(sys.base_prefix)
         if not python.is_relative_to("/usr"):
             mounts.append(sandbox.Mount(python, str(python)))
+        path = f"{installs.ENVIRONMENT}/bin:/usr/local/bin:/usr/bin:/bin"
         return sandbox.Base(
-            tree, tuple(mounts), {"PATH": f"{ENVIRONMENT}/bin:/usr/local/bin:/usr/bin:/bin",
-                                  "VIRTUAL_ENV": ENVIRONMENT})
+            tree, tuple(mounts), {"PATH": path, "VIRTUAL_ENV": installs.ENVIRONMENT})
 
 
-def _make_tree(files: pathlib.Path, patch: str, place: pathlib.Path, name: str) -> None:
+def _make_tree(
+    files: pathlib.Path, generated: pathlib.Path, patch: str, place: pathlib.Path, name: str
+) -> None:
     """A copy with the patch applied, and a git of a single commit that tells nothing of before."""
     shutil.copytree(files, place, symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns(".git", "__pycache__", "*.pyc"))
+    if generated.is_dir():
+        shutil.copytree(generated, place, dirs_exist_ok=True)
     for path in [place, *place.rglob("*")]:
         if not path.is_symlink():
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o644))
@@ -91,7 +106,7 @@ def _make_tree(files: pathlib.Path, patch: str, place: pathlib.Path, name: str) 
     if patch:
         # Outside of the tree, so that it cannot be committed.
         file = place.parent / "setup.patch"
-        file.write_text(patch)
+        file.write_text(whole(patch))
         sources.call([*git, "apply", "--whitespace=nowarn", str(file)],
                      f"applying the patch of {name} to its sources", **quiet)
         file.unlink()
@@ -104,53 +119,3 @@ def _make_tree(files: pathlib.Path, patch: str, place: pathlib.Path, name: str) 
     if os.geteuid() == 0:
         for path in [place, *place.rglob("*")]:
             os.chown(path, sandbox.USER, sandbox.USER, follow_symlinks=False)
-
-
-def make_environment(library: sources.Library, place: pathlib.Path) -> None:
-    """A virtual environment for `ENVIRONMENT`, in which the library comes from the workspace.
-
-    The library is installed for its requirements and metadata; its own modules are then deleted,
-    and Python's path leads to `sandbox.WORKDIR` instead.
-
-    Raises:
-      SourceError: an installation failed.
-    """
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    base = pathlib.Path(sys.base_prefix) / "bin" / f"python{version}"
-    what = f"making the environment of {library.name}"
-    sources.call([str(base), "-m", "venv", str(place)], what)
-    python = str(place / "bin" / "python")
-    wanted = ["pytest>=8,<10", *library.requirements]
-    own = library.url.removeprefix("pypi:") if library.url.startswith("pypi:") else None
-    if own:
-        wanted.append(own)
-    sources.call([python, "-m", "pip", "install", "--disable-pip-version-check", "--quiet",
-                  *wanted], what)
-    (site,) = (place / "lib").glob("python*/site-packages")
-    if own:
-        _remove_modules(site, own.split("=")[0])
-    path = sandbox.WORKDIR if library.root == "." else f"{sandbox.WORKDIR}/{library.root}"
-    (site / "workspace.pth").write_text(f"{path}\n")
-    sources.call([python, "-m", "pip", "uninstall", "--disable-pip-version-check", "--quiet",
-                  "--yes", "pip"], what)
-    for script in (place / "bin").iterdir():
-        if script.is_file() and not script.is_symlink():
-            text = script.read_bytes()
-            script.write_bytes(text.replace(str(place).encode(), ENVIRONMENT.encode()))
-    (place / "libraries.json").write_text(json.dumps(library.__dict__, indent=2) + "\n")
-
-
-def _remove_modules(site: pathlib.Path, name: str) -> None:
-    """Deletes what RECORD lists of a distribution, but for its metadata."""
-    folded = name.replace("-", "_").lower()
-    for record in site.glob("*.dist-info/RECORD"):
-        if record.parent.name.split("-")[0].replace("-", "_").replace(".", "_").lower() != folded:
-            continue
-        for line in record.read_text().splitlines():
-            file = (site / line.rsplit(",", 2)[0].strip('"')).resolve()
-            if file.is_relative_to(site) and record.parent not in file.parents:
-                file.unlink(missing_ok=True)
-        # Empty folders would be namespace packages in front of the workspace's.
-        for folder in sorted((p for p in site.rglob("*") if p.is_dir()), reverse=True):
-            if not any(p for p in folder.iterdir() if p.name != "__pycache__"):
-                shutil.rmtree(folder)

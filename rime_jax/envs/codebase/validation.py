@@ -1,14 +1,16 @@
 """Whether a task is one: its tests fail with the bug and pass with the repair, by running them."""
 
 import dataclasses
+import functools
 import hashlib
 import json
 import os
 import pathlib
+import sys
 import tempfile
 
 from rime_jax.envs.codebase import grading, sandbox, submission, trees
-from rime_jax.envs.codebase.tasks import CodeTask
+from rime_jax.envs.codebase.tasks import CodeTask, whole
 
 TIMEOUT_S = 120.0
 MOST_FAILING = 20
@@ -126,12 +128,12 @@ def validate(
       task: from anywhere.
       store: prepares its tree.
       box: where the tests run.
-      cache: verdicts are kept there by the task's content and not found anew.
+      cache: verdicts are kept there by the task's content and the grader's, and not found anew.
 
     Raises:
       SandboxError, SourceError: it could not be found out.
     """
-    content = json.dumps(dataclasses.asdict(task), sort_keys=True)
+    content = json.dumps([dataclasses.asdict(task), _grader()], sort_keys=True)
     file = cache / "verdicts" / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
     if file.exists():
         return Verdict(json.loads(file.read_text())["reason"])
@@ -143,6 +145,14 @@ def validate(
     return verdict
 
 
+@functools.cache
+def _grader() -> str:
+    """What a verdict depends on beside the task: the grader's own files and this Python."""
+    files = sorted(pathlib.Path(grading.__file__).parent.glob("grader/*.py"))
+    code = b"\0".join(file.read_bytes() for file in (pathlib.Path(grading.__file__), *files))
+    return hashlib.sha256(code).hexdigest() + f" {sys.version_info[:2]}"
+
+
 def gold_patch(task: CodeTask, base: sandbox.Base, box: sandbox.Sandbox) -> str:
     """The repair as a submission: what it changes in tests is left out.
 
@@ -150,10 +160,10 @@ def gold_patch(task: CodeTask, base: sandbox.Base, box: sandbox.Sandbox) -> str:
       SandboxError: the patch cannot be turned around in the task's own tree.
     """
     if task.gold_patch:
-        return submission.strip(task.gold_patch, frozenset(task.test_paths)).patch
+        return submission.strip(whole(task.gold_patch), frozenset(task.test_paths)).patch
     workspace = box.open(base)
     try:
-        undone = workspace.run("git apply -R --whitespace=nowarn -", stdin=task.setup_patch)
+        undone = workspace.run("git apply -R --whitespace=nowarn -", stdin=whole(task.setup_patch))
         if undone.exit_code:
             raise sandbox.SandboxError(
                 f"the patch of {task.instance_id} cannot be undone: {undone.output[-400:]}")
