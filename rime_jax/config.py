@@ -106,6 +106,8 @@ OPTIONS: dict[str, Any] = {
         "order": Option("curriculum", "codebase: tasks of a segment from easy to hard (curriculum) "
                                       "| in random order (shuffled)",
                         choices=("curriculum", "shuffled")),
+        "levels_file": Option("", "codebase: JSON of pass rates by strategy that set easy and "
+                                  "hard (rime_jax.levels_codebase makes it); empty: the study's"),
         "sandbox": Option("auto", "codebase: where commands run: auto (bubblewrap) | bubblewrap | "
                                   "docker | podman | apptainer | unsafe (as this user, with its "
                                   "files and the network)",
@@ -263,6 +265,34 @@ OPTIONS: dict[str, Any] = {
         "rollouts": Option(4, "rollouts of each at the end and in rime_jax.evaluate", low=1),
         "rollouts_during": Option(1, "rollouts of each during training", low=1),
         "temperature": Option(1.0, "sampling temperature", low=0.0, high=10.0),
+        "scaffolds": Option(
+            ("act_write",),
+            "what is evaluated, the first also during training: act_write (the written memory is "
+            "all that reaches the next task) | in_context (earlier tasks stay in the conversation, "
+            "the oldest are dropped when it is full) | stateless (nothing does)",
+            low=1, choices=("act_write", "in_context", "stateless"),
+        ),
+        "interventions": Option(
+            ("blanked",),
+            "what is played beside the memory as it was written: blanked (before each task; the "
+            "gain needs it) | swapped (each task reads another stream's memory) | corrupted (one "
+            "fact is turned into its opposite, and the writer goes on from there)",
+            low=1, choices=("blanked", "swapped", "corrupted"),
+        ),
+        "protocol": Option(
+            "streams",
+            "streams (held-out ones, each played eval.rollouts times) | runs (one stream in "
+            "eval.runs orders, as Continual Learning Bench does: cumulative reward and gain)",
+            choices=("streams", "runs"),
+        ),
+        "runs": Option(5, "runs: orders of the stream; the first is its own, the others are "
+                          "shuffled inside each segment", low=1, high=1000),
+        "baseline_samples": Option(1, "runs: stateless plays of each task; RIME: 4", low=1),
+        "tasks_file": Option("", "what is evaluated instead of held-out streams, and never trained "
+                                 "on. alchemy: JSONL of recorded episodes; codebase: JSONL of the "
+                                 "benchmark's tasks"),
+        "libraries_file": Option("", "codebase: JSON list of where the files of eval.tasks_file "
+                                     "are"),
         "bootstrap": Option(2000, "resamples (by stream) of the 95 % intervals", low=100),
         "seed": Option(123, "of the evaluation's streams and sampling", low=0),
     },

@@ -55,6 +55,8 @@ def check(c: ml_collections.ConfigDict) -> None:
         need(c.learner[name] != 0, f"learner.{name} = 0: use 1 for an axis that is not used")
     need(bool(c.env.split_file) == bool(c.env.episodes_file),
          "env.episodes_file and env.split_file go together; set both or neither")
+    need(not c.eval.libraries_file or bool(c.eval.tasks_file),
+         "eval.libraries_file says where the files of eval.tasks_file are; set that as well")
     if c.env.supply == "every_colour":
         need(c.env.potions % 6 == 0, f"env.potions = {c.env.potions} is no multiple of 6, which "
                                      "env.supply = every_colour needs")

@@ -1,9 +1,9 @@
 """Codebase Adaptation as a domain: its tasks, streams, environments and wording."""
 
 import functools
-import os
+import logging
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import ml_collections
 import numpy as np
@@ -13,7 +13,8 @@ from rime_jax import streams as streams_lib
 from rime_jax.envs.codebase import (
     backends,
     environment,
-    loaders,
+    levels,
+    protocol,
     published,
     sandbox,
     sources,
@@ -23,6 +24,8 @@ from rime_jax.envs.codebase import (
 from rime_jax.envs.codebase.tasks import CodeTask
 from rime_jax.judge.rubric import DomainWords
 from rime_jax.rollout.domain import Domain, Split
+
+_log = logging.getLogger(__name__)
 
 # Part of the definition of the held-out repositories.
 _SPLIT_SEED = 0
@@ -46,29 +49,52 @@ def make(config: ml_collections.ConfigDict) -> Domain:
     if sum(shape.segments) != env.trials:
         raise ValueError(f"env.segments = {env.segments!r} has {sum(shape.segments)} tasks, but "
                          f"env.trials = {env.trials}; make them equal")
-    tasks, libraries = _tasks(env)
+    tasks, libraries = published.load(env.tasks_file, env.libraries_file)
     streams.check_trainable(tasks)
-    store = trees.TreeStore(cache_directory(env.cache_dir), tasks, libraries)
+    published.check_listed(tasks, libraries)
+    rates = levels.read(pathlib.Path(env.levels_file)) if env.levels_file else streams.PASS_RATES
+    return _domain(
+        config, tasks, libraries,
+        functools.partial(_make_stream, tasks, shape, env.heldout_fraction, rates))
+
+
+def make_benchmark(config: ml_collections.ConfigDict) -> Domain:
+    """The tasks of `eval.tasks_file`, as one stream in the benchmark's canonical order.
+
+    Raises:
+      ValueError, SandboxError: as `make`.
+    """
+    tasks, libraries = published.load(config.eval.tasks_file, config.eval.libraries_file)
+    (stream,) = protocol.orders(tasks, 1, sorted({protocol.short_name(task) for task in tasks}))
+    return _domain(config, tasks, libraries, lambda split: lambda i, rng: stream)
+
+
+def _domain(
+    config: ml_collections.ConfigDict, tasks: Sequence[CodeTask],
+    libraries: Mapping[str, sources.Library],
+    make_stream: Callable[[Split], streams.MakeStream],
+) -> Domain:
+    env = config.env
+    store = trees.TreeStore(trees.cache_directory(env.cache_dir), tasks, libraries)
     box = backends.make(env.sandbox, sandbox.Limits())
+    if missing := store.missing():
+        _log.warning(
+            "%d of %d libraries are not prepared (%s); a task that needs one fetches it first, "
+            "which may take longer than rollout.env_timeout_s. Better beforehand: "
+            "python -m rime_jax.envs.codebase.prepare (docs/codebase.md)",
+            len(missing), len(libraries), ", ".join(missing[:3]))
     return Domain(
         make_env=lambda: environment.CodebaseEnvironment(box, store, env.max_steps),
         prompts=prompts_codebase.CodebasePrompts(config.rollout.memory_tokens, env.max_steps),
         memory_format=prompts_codebase.CodebaseMemory(),
-        make_stream=functools.partial(_make_stream, tasks, shape, env.heldout_fraction),
+        make_stream=make_stream,
         judge_words=_WORDS,
         words="",
         memory_truth=None,
         true_memory=None,
+        false_words=prompts_codebase.false_words,
         floors={},
     )
-
-
-def cache_directory(given: str) -> pathlib.Path:
-    """`given`, or the user's cache."""
-    if given:
-        return pathlib.Path(given).expanduser()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return pathlib.Path(base).expanduser() / "rime_jax" / "codebase"
 
 
 def held_out(tasks: list[CodeTask], fraction: float) -> frozenset[str]:
@@ -78,18 +104,10 @@ def held_out(tasks: list[CodeTask], fraction: float) -> frozenset[str]:
     return frozenset(names[i] for i in order[: max(2, round(fraction * len(names)))])
 
 
-def _tasks(env: ml_collections.ConfigDict) -> tuple[list[CodeTask], dict[str, sources.Library]]:
-    if bool(env.tasks_file) != bool(env.libraries_file):
-        raise ValueError("env.tasks_file and env.libraries_file go together; set both or neither")
-    if not env.tasks_file:
-        return published.tasks(), published.libraries()
-    return (loaders.load_tasks(pathlib.Path(env.tasks_file)),
-            loaders.load_libraries(pathlib.Path(env.libraries_file)))
-
-
 def _make_stream(
-    tasks: list[CodeTask], shape: streams.Shape, fraction: float, split: Split
+    tasks: list[CodeTask], shape: streams.Shape, fraction: float, rates: Mapping[str, float],
+    split: Split,
 ) -> Callable[[int, np.random.Generator], streams_lib.Stream]:
     hidden = held_out(tasks, fraction)
     own = [task for task in tasks if (task.repository in hidden) == (split == "heldout")]
-    return streams.make_streams(streams.plan(map(streams.entry, own), shape, _SPLIT_SEED))
+    return streams.make_streams(streams.plan(map(streams.entry, own), shape, _SPLIT_SEED, rates))

@@ -1,6 +1,7 @@
 """The domains: which environments, prompts, memory grammar and streams a configuration means."""
 
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterator
 
@@ -26,6 +27,17 @@ def make(config: ml_collections.ConfigDict) -> Domain:
     return _MAKERS[config.env.domain](config)
 
 
+def make_evaluated(config: ml_collections.ConfigDict) -> Domain:
+    """The domain with the tasks of `eval.tasks_file`, where there is one, in place of its own.
+
+    Raises:
+      ConfigError: as `make`.
+    """
+    if not config.eval.tasks_file:
+        return make(config)
+    return _EVALUATED[config.env.domain](config)
+
+
 def _alchemy(config: ml_collections.ConfigDict) -> Domain:
     rules = alchemy_rules(config.env)
     compact = config.env.form == "compact"
@@ -46,11 +58,27 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
         words=" ".join(text_compact.WORDS) if compact else "",
         memory_truth=alchemy_scripts.compact_truth if compact else None,
         true_memory=alchemy_scripts.compact_true_memory if compact else None,
+        false_words=lambda memory: alchemy_scripts.OPPOSITES,
         floors={
             name: functools.partial(alchemy_scripts.floor, player, rules)
             for name, player in alchemy_scripts.FLOORS.items()
         },
     )
+
+
+def _alchemy_episodes(config: ml_collections.ConfigDict) -> Domain:
+    with _config_errors():
+        make_stream = alchemy_streams.streams_from_file(
+            "heldout", episode_path=config.eval.tasks_file, split_path=None,
+            trials=config.env.trials, rules=alchemy_rules(config.env))
+    return dataclasses.replace(_alchemy(config), make_stream=lambda split: make_stream)
+
+
+def _codebase_benchmark(config: ml_collections.ConfigDict) -> Domain:
+    from rime_jax import domain_codebase
+
+    with _config_errors():
+        return domain_codebase.make_benchmark(config)
 
 
 def _codebase(config: ml_collections.ConfigDict) -> Domain:
@@ -126,3 +154,4 @@ _MAKERS: dict[str, Callable[[ml_collections.ConfigDict], Domain]] = {
     "alchemy": _alchemy,
     "codebase": _codebase,
 }
+_EVALUATED = {"alchemy": _alchemy_episodes, "codebase": _codebase_benchmark}

@@ -15,6 +15,7 @@ from rime_jax.judge import base as judge_base
 from rime_jax.policy import base as policy_base
 from rime_jax.policy import chat as chat_lib
 from rime_jax.policy import weights
+from rime_jax.rollout import context as context_lib
 from rime_jax.rollout import loop
 from rime_jax.rollout.domain import Domain
 from rime_jax.sampler import base as sampler_base
@@ -48,30 +49,32 @@ class Parts:
 
     def context(
         self, temperature: float, judge: judge_base.Judge | None = None,
-        given_memory: Callable[[streams.Task], str] | None = None,
+        given_memory: Callable[[streams.Task, loop.Place], str] | None = None,
+        scaffold: context_lib.Scaffold = "act_write", writer: context_lib.Speaker | None = None,
     ) -> loop.Context:
         """What rollouts share; without a judge nothing is scored (evaluation)."""
         return loop.Context(
             sampler=self.sampler, judge=judge, domain=self.domain, chat=self.chat,
             options=self.config.rollout, judge_timeout_s=judges.verdict_limit_s(self.config),
-            temperature=temperature, given_memory=given_memory,
+            temperature=temperature, given_memory=given_memory, scaffold=scaffold, writer=writer,
         )
 
 
 def build(
     config: ml_collections.ConfigDict, processes: distributed.Processes = distributed.ALONE,
-    run: pathlib.Path | None = None,
+    run: pathlib.Path | None = None, domain: Domain | None = None,
 ) -> Parts:
     """Makes the parts; of the model's weights only the names and shapes are read and checked.
 
     Args:
       processes: of the run.
       run: its directory, for what the judge keeps.
+      domain: instead of the one that `config.env` describes.
 
     Raises:
       ConfigError, ModelError, TemplateError: what does not fit, and the remedy.
     """
-    domain = domains.make(config)
+    domain = domain or domains.make(config)
     directory = weights.resolve(config.model.path)
     model = config.model
     policy = weights.make_policy(directory, model.dtype, model.remat, model.attention)
@@ -109,10 +112,11 @@ def _first_messages(domain: Domain) -> list[chat_lib.Message]:
     """A real prompt of the domain."""
     try:
         task = domain.make_stream("train")(0, np.random.default_rng(0)).tasks[0]
-    except ValueError as error:
+        with contextlib.closing(domain.make_env()) as env:
+            return domain.prompts.act("", env.reset(task))
+    # A RuntimeError is a sandbox that does not work here; files that cannot be had are the first.
+    except (ValueError, RuntimeError) as error:
         raise config_lib.ConfigError(f"options env.*: {error}") from error
-    with contextlib.closing(domain.make_env()) as env:
-        return domain.prompts.act("", env.reset(task))
 
 
 def _check_prompts(

@@ -22,6 +22,12 @@ class Prompts(Protocol):
     def write_afresh(self, memory: str, transcript: Transcript, outcome: str) -> list[Message]:
         """Asks for the new memory in a conversation of its own."""
 
+    def in_context(self, observation: str) -> list[Message]:
+        """Opens the first task of a conversation that holds them all, without any memory."""
+
+    def next_task(self, last_message: str, outcome: str, observation: str) -> str:
+        """Ends a task of such a conversation and opens the next one."""
+
 
 class CompactPrompts:
     """For the small policy: memory, `;`, observation; and the word `write`."""
@@ -36,6 +42,12 @@ class CompactPrompts:
         words = (text for _, text in transcript)
         return [_user(_join(memory, ";", *words, outcome, "write"))]
 
+    def in_context(self, observation: str) -> list[Message]:
+        return self.act("", observation)
+
+    def next_task(self, last_message: str, outcome: str, observation: str) -> str:
+        return _join(last_message, outcome, ";", observation)
+
 
 class AlchemyPrompts:
     """For language models. The rules are not told: finding them out is the task."""
@@ -45,23 +57,12 @@ class AlchemyPrompts:
         self._memory_tokens = memory_tokens
 
     def act(self, memory: str, observation: str) -> list[Message]:
-        system = (
-            "You play a game of stones, potions and a cauldron, over "
-            f"{self._trials} trials. A potion may change a stone, and a stone placed in the "
-            "cauldron gives you its reward: collect as much as you can. How potions act stays the "
-            "same in all trials, but nobody tells you how: explore, and use what you found. You "
-            "forget everything between trials except the memory below.\n"
-            # With numbers: small models write `stone I` where it stands in their instructions.
-            "Answer in three lines:\nObservation: what you see that matters.\nReasoning: what you "
-            "conclude.\nAction: one action and nothing else, written like 'place stone 2 in potion "
-            "5', 'place stone 1 in the cauldron' or 'end the trial'."
-        )
         return [
-            {"role": "system", "content": system},
+            self._system("You forget everything between trials except the memory below."),
             _user(_lines(
                 f"Your memory of earlier trials:\n{memory or '(empty)'}",
                 observation,
-                "What do you do? Answer with the three lines Observation, Reasoning and Action.",
+                _QUESTION,
             )),
         ]
 
@@ -77,6 +78,26 @@ class AlchemyPrompts:
             self._write_instruction(),
         ))]
 
+    def in_context(self, observation: str) -> list[Message]:
+        return [self._system("The trials follow one another in this conversation."),
+                _user(_lines(observation, _QUESTION))]
+
+    def next_task(self, last_message: str, outcome: str, observation: str) -> str:
+        return _lines(last_message, outcome, observation, _QUESTION)
+
+    def _system(self, remembered: str) -> Message:
+        return {"role": "system", "content": (
+            "You play a game of stones, potions and a cauldron, over "
+            f"{self._trials} trials. A potion may change a stone, and a stone placed in the "
+            "cauldron gives you its reward: collect as much as you can. How potions act stays the "
+            "same in all trials, but nobody tells you how: explore, and use what you found. "
+            f"{remembered}\n"
+            # With numbers: small models write `stone I` where it stands in their instructions.
+            "Answer in three lines:\nObservation: what you see that matters.\nReasoning: what you "
+            "conclude.\nAction: one action and nothing else, written like 'place stone 2 in potion "
+            "5', 'place stone 1 in the cauldron' or 'end the trial'."
+        )}
+
     def _write_instruction(self) -> str:
         return (
             "Take no action now. Write the memory that you will have in the next trials. It "
@@ -88,6 +109,8 @@ class AlchemyPrompts:
             "reach it"
         )
 
+
+_QUESTION = "What do you do? Answer with the three lines Observation, Reasoning and Action."
 
 # The sections that a well-formed memory of the full form has, in order.
 ALCHEMY_HEADINGS = ("Potion effects", "Best combination")

@@ -1,6 +1,7 @@
 """The wording of both roles on Codebase Adaptation, and the memory that it asks for."""
 
 import dataclasses
+import re
 
 from rime_jax import memory
 from rime_jax.envs.codebase import interface, sandbox
@@ -42,6 +43,17 @@ class CodebaseMemory(memory.HeadedMemory):
         return items, reason
 
 
+# What names something of a repository: in backticks, or a path, a module, a test.
+_NAME = re.compile(r"`([^`\s]+)`|((?:\w+[./:])+\w+)|(\w*_\w+)")
+
+
+def false_words(memory: str) -> dict[str, str]:
+    """Names of files, modules and tests in a memory, each with another one of them: a bullet in
+    which one takes the place of another sends its reader astray."""
+    names = list(dict.fromkeys(next(filter(None, found)) for found in _NAME.findall(memory)))
+    return dict(zip(names, names[1:] + names[:1], strict=True)) if len(names) > 1 else {}
+
+
 class CodebasePrompts:
     """For language models that work in a repository. See `prompts.Prompts`."""
 
@@ -49,9 +61,38 @@ class CodebasePrompts:
         self._memory_tokens, self._turns = memory_tokens, turns
 
     def act(self, memory: str, observation: str) -> list[Message]:
-        system = (
+        remembered = "You forget everything between tasks but the memory below."
+        return [
+            {"role": "system", "content": self._system(remembered)},
+            {"role": "user", "content": f"Your memory of earlier tasks:\n{_quoted(memory)}\n\n"
+                                        f"The issue:\n\n{observation}"},
+        ]
+
+    def in_context(self, observation: str) -> list[Message]:
+        remembered = "The tasks follow one another in this conversation."
+        return [
+            {"role": "system", "content": self._system(remembered)},
+            {"role": "user", "content": f"The issue:\n\n{observation}"},
+        ]
+
+    def next_task(self, last_message: str, outcome: str, observation: str) -> str:
+        issue = f"The next issue, in a fresh copy of its repository:\n\n{observation}"
+        return "\n\n".join(p for p in (last_message, outcome, issue) if p)
+
+    def write_on(self, last_message: str, outcome: str) -> str:
+        return "\n\n".join(p for p in (last_message, outcome, self._instruction()) if p)
+
+    def write_afresh(self, memory: str, transcript: Transcript, outcome: str) -> list[Message]:
+        played = "\n\n".join(f"[{speaker}]\n{text}" for speaker, text in transcript)
+        text = "\n\n".join((
+            f"The memory so far:\n{_quoted(memory)}",
+            f"The task that was just worked on:\n{played}", outcome, self._instruction()))
+        return [{"role": "user", "content": text}]
+
+    def _system(self, remembered: str) -> str:
+        return (
             "You are a programmer who repairs bugs, one after another, in repositories that you "
-            "meet again and again. You forget everything between tasks but the memory below.\n\n"
+            f"meet again and again. {remembered}\n\n"
             f"The repository is in {sandbox.WORKDIR}. In each reply, reason briefly and then give "
             "exactly one command, in a block of this form:\n\n```bash\nyour command\n```\n\n"
             "A reply with no block, or with several, runs nothing and costs a turn. Every command "
@@ -63,21 +104,6 @@ class CodebasePrompts:
             "When the bug is repaired, submit with\n\n"
             f"```bash\necho {interface.SENTINEL}\n```"
         )
-        return [
-            {"role": "system", "content": system},
-            {"role": "user", "content": f"Your memory of earlier tasks:\n{_quoted(memory)}\n\n"
-                                        f"The issue:\n\n{observation}"},
-        ]
-
-    def write_on(self, last_message: str, outcome: str) -> str:
-        return "\n\n".join(p for p in (last_message, outcome, self._instruction()) if p)
-
-    def write_afresh(self, memory: str, transcript: Transcript, outcome: str) -> list[Message]:
-        played = "\n\n".join(f"[{speaker}]\n{text}" for speaker, text in transcript)
-        text = "\n\n".join((
-            f"The memory so far:\n{_quoted(memory)}",
-            f"The task that was just worked on:\n{played}", outcome, self._instruction()))
-        return [{"role": "user", "content": text}]
 
     def _instruction(self) -> str:
         return (

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from rime_jax import experiment, memory, parts
 from rime_jax.envs.codebase import interface, sandbox
-from rime_jax.rollout import loop
+from rime_jax.rollout import episode, loop
 from rime_jax.rollout.trajectory import Role
 from rime_jax.sampler import base as sampler_base
 
@@ -172,7 +172,7 @@ class MemorySystem:
             act_session = self._session
             self._session = self._open("write", prompt, parent)
             act_session.close()
-            _, written = loop.read_memory(context, self._generate(context.options.write_tokens))
+            _, written = episode.read_memory(context, self._generate(context.options.write_tokens))
             if written.malformed is None or context.options.on_malformed != "keep":
                 self._memory = written.text
         self._memories.append(self._memory)

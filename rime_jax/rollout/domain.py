@@ -1,7 +1,7 @@
 """What the rollout loop and the evaluation ask of a domain."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -26,6 +26,8 @@ class Domain:
       words: text that a tokenizer has to know in full; '' where any tokenizer will do.
       memory_truth: (task, items of a memory) → what the memory knows, for the logs only.
       true_memory: task → the memory of a writer that knows everything, for evaluation only.
+      false_words: a memory → its words that can be replaced so that it claims something false, and
+        what each becomes; for evaluation only.
       floors: name → (stream, seed) → performance of each task, by scripted players.
     """
 
@@ -37,4 +39,5 @@ class Domain:
     words: str
     memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None
     true_memory: Callable[[streams.Task], str] | None
+    false_words: Callable[[str], Mapping[str, str]]
     floors: dict[str, Callable[[streams.Stream, int], list[float]]]

@@ -154,7 +154,7 @@ def test_siblings_meet_the_same_tasks_and_have_their_own_memories():
 
 @pytest.mark.parametrize("given", ["", "best small blue round"])
 def test_a_given_memory_opens_every_task_and_nothing_is_written(given):
-    (rollout,), sampler = play(bank_both, given_memory=lambda task: given)
+    (rollout,), sampler = play(bank_both, given_memory=lambda task, place: given)
     assert [r.memory_before for r in rollout.tasks] == [given] * 3
     for position, record in enumerate(rollout.tasks):
         assert not sampler.sessions("write", position) and not record.write.mask.any()

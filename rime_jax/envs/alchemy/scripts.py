@@ -12,6 +12,10 @@ FLOORS = {
     "bank only": lambda rng: bots.bank,
 }
 
+_PAIRS = (("small", "large"), ("blue", "purple"), ("round", "pointy"))
+# Word of a stone → the other one of its feature.
+OPPOSITES = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
+
 
 def floor(make_player, rules: game_lib.Rules, stream: streams.Stream, seed: int) -> list[float]:
     """Performance of each trial of a stream; nan where the oracle is not positive."""

@@ -83,24 +83,29 @@ def streams_from_file(
     split: SplitName,
     *,
     episode_path: str | pathlib.Path,
-    split_path: str | pathlib.Path,
+    split_path: str | pathlib.Path | None,
     trials: int,
     rules: game.Rules,
 ) -> MakeStream:
     """Streams of recorded episodes: the first `trials` trials of each, in the split's order.
 
-    Stream i is the i-th training (or held-out) episode, beginning again after the last.
+    Stream i is the i-th training (or held-out) episode, beginning again after the last. Without a
+    split it is the i-th of the file. The info of a stream is {edges, chemistry, episode: its id}.
 
     Raises:
       ValueError: a malformed file, too few trials in an episode, or items that the rules do not
         have.
     """
     recorded = episodes.read_episodes(episode_path)
-    chosen = episodes.read_split(split_path, recorded)
-    ids = chosen.order if split == "train" else chosen.eval
+    if split_path is None:
+        ids = tuple(recorded)
+    else:
+        chosen = episodes.read_split(split_path, recorded)
+        ids = chosen.order if split == "train" else chosen.eval
     if not ids:
-        field = "order" if split == "train" else "eval"
-        raise ValueError(f"{split_path}: {field} is empty; name at least one episode")
+        where = episode_path if split_path is None else (
+            f"{split_path}: {'order' if split == 'train' else 'eval'}")
+        raise ValueError(f"{where} is empty; name at least one episode")
     for i in ids:
         _check_episode(recorded[i], trials, rules, episode_path)
 
@@ -109,7 +114,8 @@ def streams_from_file(
         episode = recorded[ids[i % len(ids)]]
         name = f"{split}-{i}-episode{episode.id}"
         stream = _stream(name, episode.chemistry, episode.trials[:trials], rules)
-        return dataclasses.replace(stream, info={**stream.info, "pass": i // len(ids)})
+        info = {**stream.info, "episode": episode.id, "pass": i // len(ids)}
+        return dataclasses.replace(stream, info=info)
 
     return make
 

@@ -6,6 +6,7 @@ instance is its reward less that of the baseline on the same instance.
 """
 
 import dataclasses
+import itertools
 import random
 import re
 from collections.abc import Mapping, Sequence
@@ -27,15 +28,16 @@ def orders(
 ) -> list[streams_lib.Stream]:
     """The stream of each run; one segment for each repository.
 
-    Run 0 is the canonical order: pull requests by number. Run r shuffles inside each repository,
-    with one `random.Random(42 + r)` for all of them in turn. Payloads are instance ids.
+    Run 0 is the canonical order: pull requests by number; tasks that all have none stay as they
+    stand. The others are those of `shuffled`. Payloads are instance ids.
 
     Raises:
-      ValueError: a task is of another repository, has no number in its id, or stands twice.
+      ValueError: a task is of another repository or stands twice, or some have a number in their
+        id and others have none.
     """
     groups: list[list[str]] = [[] for _ in repositories]
-    for task in sorted(tasks, key=_number):
-        name = task.repository.split("/")[-1]
+    for task in _canonical(tasks):
+        name = short_name(task)
         if name not in repositories:
             raise ValueError(f"{task.instance_id} is of {task.repository}; the protocol is for "
                              f"{list(repositories)}")
@@ -43,29 +45,40 @@ def orders(
     names = [name for group in groups for name in group]
     if len(set(names)) < len(names):
         raise ValueError(f"an instance stands twice among {names}")
-    return [_stream(run, groups, repositories) for run in range(runs)]
+    first = streams_lib.Stream(
+        "benchmark",
+        tuple(streams_lib.Task(name, name, i) for i, group in enumerate(groups) for name in group),
+        {"repositories": list(repositories)})
+    return [shuffled(first, run) for run in range(runs)]
 
 
-def _number(task: tasks_lib.CodeTask) -> int:
-    found = re.search(r"-(\d+)$", task.instance_id)
-    if found is None:
-        raise ValueError(f"{task.instance_id} does not end in the number of a pull request, which "
-                         "gives the canonical order")
-    return int(found[1])
-
-
-def _stream(
-    run: int, groups: Sequence[Sequence[str]], repositories: Sequence[str]
-) -> streams_lib.Stream:
+def shuffled(stream: streams_lib.Stream, run: int) -> streams_lib.Stream:
+    """The stream of run r: as it stands for r = 0, else shuffled inside each segment, with one
+    `random.Random(42 + r)` for all of them in turn."""
     rng = random.Random(_SEED + run)
     tasks = []
-    for segment, group in enumerate(groups):
-        order = list(group)
+    for _, segment in itertools.groupby(stream.tasks, key=lambda task: task.segment):
+        order = list(segment)
         if run:
             rng.shuffle(order)
-        tasks += [streams_lib.Task(name, name, segment) for name in order]
-    return streams_lib.Stream(f"benchmark-{run}", tuple(tasks),
-                              {"run": run, "repositories": list(repositories)})
+        tasks += order
+    return streams_lib.Stream(f"{stream.id}-{run}", tuple(tasks), {**stream.info, "run": run})
+
+
+def short_name(task: tasks_lib.CodeTask) -> str:
+    """The name of a task's repository without its owner."""
+    return task.repository.split("/")[-1]
+
+
+def _canonical(tasks: Sequence[tasks_lib.CodeTask]) -> Sequence[tasks_lib.CodeTask]:
+    numbers = {task.instance_id: re.search(r"-(\d+)$", task.instance_id) for task in tasks}
+    without = [name for name, found in numbers.items() if found is None]
+    if len(without) == len(numbers):
+        return tasks
+    if without:
+        raise ValueError(f"{without[0]} does not end in the number of a pull request, which gives "
+                         "the canonical order, and others do; give all of them one, or none")
+    return sorted(tasks, key=lambda task: int(numbers[task.instance_id][1]))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,6 +19,35 @@ DIRECTORY = pathlib.Path(__file__).parents[2] / "assets" / "codebase-v1"
 _LIBRARIES, _TASKS = "libraries.json", "tasks.jsonl.xz"
 
 
+def load(
+    tasks_file: str = "", libraries_file: str = ""
+) -> tuple[list[tasks_lib.CodeTask], dict[str, sources.Library]]:
+    """Tasks and the libraries that they are of: those of two files, or the shipped set.
+
+    Raises:
+      RowError, SourceError: a file is wrong.
+      ValueError: one file is given without the other.
+    """
+    if bool(tasks_file) != bool(libraries_file):
+        raise ValueError("the file of tasks and that of libraries (env.tasks_file, "
+                         "env.libraries_file) go together; give both or neither")
+    if not tasks_file:
+        return tasks(), libraries()
+    return (loaders.load_tasks(pathlib.Path(tasks_file)),
+            loaders.load_libraries(pathlib.Path(libraries_file)))
+
+
+def check_listed(
+    own: Iterable[tasks_lib.CodeTask], known: Mapping[str, sources.Library]
+) -> None:
+    """Raises SourceError where a task is of a library that is not listed."""
+    if unknown := sorted({task.source for task in own} - set(known)):
+        raise sources.SourceError(
+            f"the list of libraries does not say where {', '.join(unknown[:4])} "
+            f"{'and others ' if len(unknown) > 4 else ''}can be fetched, of which there are "
+            "tasks; add an entry with that `name` (fields: docs/codebase.md)")
+
+
 def tasks(directory: pathlib.Path = DIRECTORY) -> list[tasks_lib.CodeTask]:
     """All tasks of a set.
 

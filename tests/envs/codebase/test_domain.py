@@ -9,8 +9,6 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-import tokenizers
-import transformers
 
 from rime_jax import config as config_lib
 from rime_jax import domain_codebase, prompts_codebase, training_data
@@ -18,8 +16,8 @@ from rime_jax import streams as streams_lib
 from rime_jax.envs.codebase import environment, streams, trees
 from rime_jax.judge import lexical
 from rime_jax.learner import batch, credit, mesh, update
+from rime_jax.policy import characters, qwen3
 from rime_jax.policy import chat as chat_lib
-from rime_jax.policy import qwen3
 from rime_jax.rollout import collect, loop
 from tests import scripted
 from tests.envs.codebase import repositories
@@ -29,20 +27,7 @@ NAMES = ("alpha", "beta")
 
 @functools.cache
 def byte_chat():
-    """Chat tokens of a tokenizer for any text: one id a byte, ChatML's turns."""
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    vocab = {word: i for i, word in enumerate([*specials, *alphabet])}
-    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=vocab, merges=[]))
-    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = tokenizers.decoders.ByteLevel()
-    made = transformers.PreTrainedTokenizerFast(
-        tokenizer_object=inner, eos_token="<|im_end|>", pad_token="<|endoftext|>",
-        additional_special_tokens=["<|im_start|>"])
-    made.chat_template = (
-        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
-        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
-    return chat_lib.ChatTokens(made)
+    return chat_lib.ChatTokens(characters.byte_tokenizer())
 
 
 @pytest.fixture(scope="module")

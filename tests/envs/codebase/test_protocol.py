@@ -51,7 +51,8 @@ def test_the_orders_stay_what_they_are(run, order):
 
 @pytest.mark.parametrize(("tasks", "message"), [
     ([task("a/other", 3)], "the protocol is for"),
-    ([dataclasses.replace(TASKS[0], instance_id="tablib")], "number of a pull request"),
+    ([dataclasses.replace(TASKS[0], instance_id="tablib"), TASKS[1]],
+     "number of a pull request"),
     ([TASKS[0], TASKS[0]], "stands twice"),
 ])
 def test_what_is_not_the_benchmark_is_refused(tasks, message):
