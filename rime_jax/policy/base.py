@@ -28,6 +28,10 @@ class Policy(Protocol):
     def hf_layers(self, path: str) -> list[int]:
         """Layer numbers, in order, of a stacked parameter (`layers/q`); for weights in and out."""
 
+    def hf_heads(self, path: str) -> tuple[int, tuple[int, ...]] | tuple[()]:
+        """`heads` and `kinds` of `layout.Form`, of a parameter that has them; for weights in and
+        out."""
+
     def init(self, key: jax.Array) -> Params:
         """Random parameters: a nested dict of arrays, layers stacked on their first axis."""
 

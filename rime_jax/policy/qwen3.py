@@ -159,6 +159,10 @@ class Qwen3:
         """Layer numbers of a stacked parameter of `HF_NAMES`, in the order of its first axis."""
         return range(self.config.num_hidden_layers)
 
+    def hf_heads(self, path: str) -> tuple[()]:
+        """See policy/base.py. Queries, keys and values are parameters of their own."""
+        return ()
+
     def forward(
         self, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
     ) -> jax.Array:

@@ -73,6 +73,10 @@ class Qwen3_5:
         """Layer numbers of a stacked parameter of `HF_NAMES`, in the order of its first axis."""
         return self.config.stacks[path.split("/")[0]]
 
+    def hf_heads(self, path: str) -> tuple[int, tuple[int, ...]] | tuple[()]:
+        """See policy/base.py and `qwen3_5_parameters`."""
+        return parameters.hf_heads(self.config, path)
+
     def forward(
         self, params: Params, tokens: jax.Array, positions: jax.Array, segments: jax.Array
     ) -> jax.Array:
@@ -93,14 +97,9 @@ class Qwen3_5:
 
         def linear(x: jax.Array, p: Params) -> jax.Array:
             h = self._norm(x, p["attn_norm"])
-            # Weights are put in the order of heads before the product, not the product after it:
-            # tensor-sharded, they are exchanged, and they are fewer than the features of a row.
-            weight, kernel = (self._by_head(self._cast(p[name])) for name in ("qkv", "conv"))
-            convolved = delta_rule.convolve(h @ weight.reshape(h.shape[-1], -1),
-                                            kernel.reshape(len(kernel), -1), segments)
+            convolved = delta_rule.convolve(self._dot(h, p["qkv"]), self._cast(p["conv"]), segments)
             out, _ = delta_rule.chunked(
-                *self._heads(convolved.reshape(*h.shape[:2], *weight.shape[1:])),
-                *self._rates(p, h), segments)
+                *self._heads(convolved), *self._rates(p, h), segments)
             return self._linear_output(p, x, h, out)
 
         # Layers side by side, in a period or unrolled, are computed again one after another, each
@@ -192,7 +191,7 @@ class Qwen3_5:
         # Tokens beyond the count neither decay the state nor write to it.
         real = (jnp.arange(C)[None] < count[:, None])[..., None]
         log_decay, beta = (jnp.where(real, rate, 0) for rate in self._rates(p, h))
-        inputs = (*self._heads(self._by_head(convolved)), log_decay, beta)
+        inputs = (*self._heads(convolved), log_decay, beta)
         if C == 1:
             out, state = delta_rule.step(*(a[:, 0] for a in inputs), state)
             out = out[:, None]
@@ -200,31 +199,19 @@ class Qwen3_5:
             out, state = delta_rule.chunked(*inputs, jnp.ones((B, C), jnp.int32), state)
         return self._linear_output(p, x, h, out), (window, state)
 
-    def _by_head(self, x: jax.Array) -> jax.Array:
-        """Queries, keys and values [..., 2 J M + I E] in turn as those of each key head.
-
-        Returns:
-          [..., J, 2 M + I E / J].
-        """
-        c = self.config
-        keys, _ = c.linear_features
-        parts = jnp.split(x, (keys, 2 * keys), -1)
-        return jnp.concatenate(
-            [part.reshape(*x.shape[:-1], c.linear_num_key_heads, -1) for part in parts], -1)
-
     def _heads(self, convolved: jax.Array) -> tuple[jax.Array, ...]:
-        """Of `_by_head` [B, T, J, …]: queries and keys [B, T, J, M], of length M^-0.5 and 1, and
-        values [B, T, I, E]."""
+        """Queries and keys [B, T, J, M], of length M^-0.5 and 1, and values [B, T, I, E]."""
         c = self.config
-        B, T = convolved.shape[:2]
+        B, T, _ = convolved.shape
         M = c.linear_key_head_dim
-        q, k, v = jnp.split(jax.nn.silu(convolved), (M, 2 * M), -1)
+        q, k, v = jnp.split(
+            jax.nn.silu(convolved).reshape(B, T, c.linear_num_key_heads, -1), (M, 2 * M), -1)
 
         def unit(x: jax.Array) -> jax.Array:
             x = x.astype(jnp.float32)
             return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), -1, keepdims=True) + _L2_EPS)
 
-        q = unit(q) * c.linear_key_head_dim**-0.5
+        q = unit(q) * M**-0.5
         return q, unit(k), v.reshape(B, T, c.linear_num_value_heads, -1)
 
     def _rates(self, p: Params, h: jax.Array) -> tuple[jax.Array, jax.Array]:

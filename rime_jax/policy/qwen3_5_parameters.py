@@ -30,6 +30,8 @@ _BLOCK = {
 }
 _STACKS = {
     LINEAR: _BLOCK | {
+        # Per key head, M features of the query, M of the key, then the values of its I / J heads,
+        # so that dividing the heads among devices divides this axis in one place for all three.
         "qkv": ("D 2JM+IE", "linear_attn.in_proj_qkv.weight", "transpose"),
         "z": ("D IE", "linear_attn.in_proj_z.weight", "transpose"),
         "b": ("D I", "linear_attn.in_proj_b.weight", "transpose"),
@@ -183,6 +185,17 @@ def logical_axes(config: Qwen3_5Config) -> Any:
         return ("layers",) * (len(path) - 1) + tuple(_AXES[s] for s in symbols.split())
 
     return jax.tree_util.tree_map_with_path(axes, _symbols(config))
+
+
+def hf_heads(config: Qwen3_5Config, path: str) -> tuple[int, tuple[int, ...]] | tuple[()]:
+    """Key heads, and features of all queries, keys and values, of what is ordered by head here.
+
+    Files have the queries of all heads, then the keys, then the values.
+    """
+    if path not in (f"{LINEAR}/qkv", f"{LINEAR}/conv"):
+        return ()
+    keys, values = config.linear_features
+    return config.linear_num_key_heads, (keys, keys, values)
 
 
 def _symbols(config: Qwen3_5Config) -> Any:

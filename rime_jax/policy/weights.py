@@ -275,9 +275,9 @@ def _load_one(
     if first.row is None:
         array = read(pieces[0][1])
         return array if _as_stored(first, array, dtype) else _converter(
-            first.axes, dtype, place)(array)
+            first.form, dtype, place)(array)
     stack = _zeros(shape, dtype, place)()
-    put = _putter(first.axes, dtype, place)
+    put = _putter(first.form, dtype, place)
     for tensor, stored in pieces:
         array = read(stored)
         # Reading overlaps with the last update; without the wait all tensors might be read first.
@@ -295,37 +295,38 @@ def _zeros(shape: tuple[int, ...], dtype: Any, place: jax.sharding.Sharding) -> 
 
 
 @functools.lru_cache(maxsize=256)
-def _converter(axes: tuple[int, ...], dtype: Any, place: jax.sharding.Sharding) -> Callable:
-    return jax.jit(lambda x: layout.ours(x, axes).astype(dtype), out_shardings=place)
+def _converter(form: layout.Form, dtype: Any, place: jax.sharding.Sharding) -> Callable:
+    return jax.jit(lambda x: layout.ours(x, form).astype(dtype), out_shardings=place)
 
 
 @functools.lru_cache(maxsize=256)
-def _putter(axes: tuple[int, ...], dtype: Any, place: jax.sharding.Sharding) -> Callable:
+def _putter(form: layout.Form, dtype: Any, place: jax.sharding.Sharding) -> Callable:
     def put(stack: jax.Array, x: jax.Array, row: int) -> jax.Array:
-        x = layout.ours(x, axes).astype(dtype)
+        x = layout.ours(x, form).astype(dtype)
         return jax.lax.dynamic_update_index_in_dim(stack, x, row, 0)
 
     return jax.jit(put, donate_argnums=0, out_shardings=place)
 
 
-@functools.partial(jax.jit, static_argnames=("axes", "rank", "dtype"))
-def _export(x: jax.Array, row: int | None, axes: tuple[int, ...], rank: int, dtype: str):
+@functools.partial(jax.jit, static_argnames=("form", "rank", "dtype"))
+def _export(x: jax.Array, row: int | None, form: layout.Form, rank: int, dtype: str):
     """A parameter, or a row of it, as a tensor of a file."""
-    return layout.theirs(x if row is None else x[row], axes, rank).astype(dtype)
+    return layout.theirs(x if row is None else x[row], form, rank).astype(dtype)
 
 
 def _as_stored(tensor: layout.Tensor, array: Any, dtype: Any) -> bool:
     """Whether file and parameter have the same bytes."""
-    return array.dtype == dtype and tensor.axes == tuple(range(array.ndim))
+    return array.dtype == dtype and tensor.form.same
 
 
 def _piece_sharding(tensor: layout.Tensor, place: jax.sharding.Sharding) -> jax.sharding.Sharding:
-    """How a file's tensor must lie for `ours` to need no communication."""
+    """How a file's tensor must lie for `ours` to need no communication, unless features move."""
     if not isinstance(place, jax.sharding.NamedSharding):
         return place
-    rank = len(tensor.axes) + (tensor.row is not None)
-    spec = (tuple(place.spec) + (None,) * rank)[:rank][-len(tensor.axes):]
-    by_axis = dict(zip(tensor.axes, spec, strict=True))
+    axes = tensor.form.axes
+    rank = len(axes) + (tensor.row is not None)
+    spec = (tuple(place.spec) + (None,) * rank)[:rank][-len(axes):]
+    by_axis = dict(zip(axes, spec, strict=True))
     return jax.sharding.NamedSharding(
         place.mesh,
         jax.sharding.PartitionSpec(*[by_axis.get(i) for i in range(len(tensor.shape))]))
@@ -359,7 +360,7 @@ def _exported(
             # Only the row shall travel to a device.
             array, row = array[row], None
         if row is not None or not _as_stored(tensor, array, dtype):
-            array = _export(array, row, tensor.axes, len(tensor.shape), dtype)
+            array = _export(array, row, tensor.form, len(tensor.shape), dtype)
         yield _on_host(array)
 
 

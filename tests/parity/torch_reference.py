@@ -27,19 +27,33 @@ def random_model(model_class, config, seed):
 def our_tree(policy, hf_names, tensors):
     """Tensors under Hugging Face's names as a tree like the policy's parameters."""
 
-    def ours(array, change):
+    def ours(array, change, features):
         if change == "depthwise":
-            return array[:, 0].T
-        return array.T if change == "transpose" else array
+            array = array[:, 0]
+        array = array if change == "none" else array.T
+        return array if features is None else array[..., features]
 
     def leaf(path, _):
         name = "/".join(part.key for part in path)
         theirs, change = hf_names[name]
+        features = None
+        if name in ("linear_attention/qkv", "linear_attention/conv"):
+            features = features_by_head(policy.config)
         if "{}" not in theirs:
-            return ours(tensors[theirs], change)
-        return np.stack([ours(tensors[theirs.format(i)], change) for i in policy.hf_layers(name)])
+            return ours(tensors[theirs], change, features)
+        return np.stack([ours(tensors[theirs.format(i)], change, features)
+                         for i in policy.hf_layers(name)])
 
     return jax.tree_util.tree_map_with_path(leaf, policy.shapes())
+
+
+def features_by_head(c):
+    """Of a DeltaNet layer's queries, keys and values in turn, the numbers in our order."""
+    J, M = c.linear_num_key_heads, c.linear_key_head_dim
+    values = c.linear_num_value_heads // J * c.linear_value_head_dim
+    return [i for j in range(J) for start, n in (
+        (j * M, M), ((J + j) * M, M), (2 * J * M + j * values, values))
+        for i in range(start, start + n)]
 
 
 def assert_same_function(policy, hf_names, model, seed, tokens=130):

@@ -70,9 +70,10 @@ def numpy_linear(c, p, normed):
         heads = []
         for h, S in enumerate(states):
             j = h // group
-            q, k = (mixed[a * J * M + j * M :][:M] for a in (0, 1))
+            own = mixed.reshape(J, -1)[j]
+            q, k = own[:M], own[M : 2 * M]
             q, k = (a / np.sqrt(a @ a + 1e-6) for a in (q, k))
-            v = mixed[2 * J * M + h * E :][:E]
+            v = own[2 * M + (h - j * group) * E :][:E]
             rate = np.exp(p["decay"][h]) * np.log1p(np.exp((x @ p["a"])[h] + p["dt_bias"][h]))
             S *= np.exp(-rate)
             S += np.outer(k, sigmoid((x @ p["b"])[h]) * (v - S.T @ k))

@@ -233,6 +233,27 @@ def test_tensors_have_the_names_and_shapes_of_qwen3(tmp_path):
     assert {n: a.shape for n, a in found.items()} == expected
 
 
+def test_delta_layers_have_all_queries_then_keys_then_values_in_files(tmp_path):
+    policy, c = POLICIES["qwen3_5"], HYBRID
+    ours = saved(tmp_path, policy)["linear_attention"]
+    tensors = safetensors.numpy.load_file(tmp_path / "model.safetensors")
+    J, M, E = c.linear_num_key_heads, c.linear_key_head_dim, c.linear_value_head_dim
+    group = c.linear_num_value_heads // J
+    for name, theirs in (("qkv", "in_proj_qkv"), ("conv", "conv1d")):
+        for place, layer in enumerate((1, 2, 4)):
+            x = tensors[f"model.layers.{layer}.linear_attn.{theirs}.weight"]
+            x = x[:, 0] if name == "conv" else x
+            heads = ours[name][place].T.reshape(J, -1, x.shape[1])
+            q, k, v = x[: J * M], x[J * M : 2 * J * M], x[2 * J * M :]
+            for j in range(J):
+                np.testing.assert_array_equal(heads[j, :M], q[j * M : (j + 1) * M])
+                np.testing.assert_array_equal(heads[j, M : 2 * M], k[j * M : (j + 1) * M])
+                for g in range(group):
+                    h = j * group + g
+                    np.testing.assert_array_equal(
+                        heads[j, 2 * M + g * E :][:E], v[h * E : (h + 1) * E])
+
+
 def test_a_tied_model_saves_no_head_and_ignores_a_copy_of_it(tmp_path):
     policy = POLICIES["tied qwen3"]
     params = saved(tmp_path, policy)
