@@ -99,9 +99,12 @@ class SamplerProgram:
             rows(jnp.float32))
 
     def _cache_sharding(self, x: jax.ShapeDtypeStruct) -> NamedSharding:
-        # Arrays with four axes have their heads on the second one (policy.init_cache).
-        heads = x.ndim == 4 and x.shape[1] % self.mesh.shape["tensor"] == 0
-        return NamedSharding(self.mesh, P("data", "tensor") if heads else P("data"))
+        # Arrays with four axes have their heads on the second one, those with three on the last
+        # (policy.init_cache).
+        axis = {3: 2, 4: 1}[x.ndim]
+        divided = x.shape[axis] % self.mesh.shape["tensor"] == 0
+        return NamedSharding(self.mesh, P("data", *[None] * (axis - 1), "tensor") if divided
+                             else P("data"))
 
     def _each_group(self, function: Callable, params: int, results: int) -> Callable:
         """A function for each group by itself; what happens inside a group is the compiler's.
