@@ -247,6 +247,9 @@ OPTIONS: dict[str, Any] = {
                                                    "http://127.0.0.1:8000/v1", low=1),
         "request_s": Option(600.0, "seconds for one answer of a server; a generation waits as long "
                                    "for a server while none is there", low=0.1),
+        "generation_s": Option(0.0, "seconds of one generation, its waiting and repeated requests "
+                                    "included, after which its rollout counts as sampler_error; "
+                                    "0: no limit", low=0.0),
         "exchange_dir": Option("", "vllm: directory for new weights, under the same path for this "
                                    "program and all servers; empty: a temporary one, for servers on"
                                    " this machine"),

@@ -122,26 +122,26 @@ def main(argv: Sequence[str] | None = None) -> None:
 async def _run(
     config: ml_collections.ConfigDict, arguments: argparse.Namespace
 ) -> tuple[dict[str, Any], list[str]]:
-    built = parts.build(config)
-    policy, params, version = _policy(built, arguments.run)
-    what = setting(config, policy, arguments.samples)
-    journal = levels.Journal(
-        arguments.out.with_name(arguments.out.name + ".tasks.jsonl"), what)
-    tasks, _ = published.load(config.env.tasks_file, config.env.libraries_file)
-    entries = levels.chosen(map(streams.entry, tasks), arguments.per_strategy)
-    print(f"Playing {len(entries)} tasks {arguments.samples} times, as {policy} …", flush=True)
-    await built.sampler.publish(params, version)
-    bar = progress.Progress(len(entries))
-    try:
-        lost = await measure(
-            built, entries, journal, arguments.samples, arguments.parallel, bar)
-    finally:
-        bar.close()
-    wanted = {entry.instance_id for entry in entries}
-    found = levels.summary(what, [result for name, result in journal.results.items()
-                                  if name in wanted])
-    levels.write(arguments.out, found)
-    return found, lost
+    async with parts.opened(config) as built:
+        policy, params, version = _policy(built, arguments.run)
+        what = setting(config, policy, arguments.samples)
+        journal = levels.Journal(
+            arguments.out.with_name(arguments.out.name + ".tasks.jsonl"), what)
+        tasks, _ = published.load(config.env.tasks_file, config.env.libraries_file)
+        entries = levels.chosen(map(streams.entry, tasks), arguments.per_strategy)
+        print(f"Playing {len(entries)} tasks {arguments.samples} times, as {policy} …", flush=True)
+        await built.sampler.publish(params, version)
+        bar = progress.Progress(len(entries))
+        try:
+            lost = await measure(
+                built, entries, journal, arguments.samples, arguments.parallel, bar)
+        finally:
+            bar.close()
+        wanted = {entry.instance_id for entry in entries}
+        found = levels.summary(what, [result for name, result in journal.results.items()
+                                      if name in wanted])
+        levels.write(arguments.out, found)
+        return found, lost
 
 
 def _policy(built: parts.Parts, run: pathlib.Path | None) -> tuple[str, dict[str, Any], int]:

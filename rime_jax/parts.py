@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import ml_collections
@@ -60,6 +60,19 @@ class Parts:
         )
 
 
+@contextlib.asynccontextmanager
+async def opened(
+    config: ml_collections.ConfigDict, processes: distributed.Processes = distributed.ALONE,
+    run: pathlib.Path | None = None, domain: Domain | None = None,
+) -> AsyncIterator[Parts]:
+    """What `build` makes; closes the sampler afterwards, whatever happens."""
+    built = build(config, processes, run, domain)
+    try:
+        yield built
+    finally:
+        await built.sampler.close()
+
+
 def build(
     config: ml_collections.ConfigDict, processes: distributed.Processes = distributed.ALONE,
     run: pathlib.Path | None = None, domain: Domain | None = None,
@@ -73,6 +86,8 @@ def build(
 
     Raises:
       ConfigError, ModelError, TemplateError: what does not fit, and the remedy.
+
+    Its sampler is the caller's to close.
     """
     domain = domain or domains.make(config)
     directory = weights.resolve(config.model.path)
@@ -85,9 +100,9 @@ def build(
     _check_sizes(config, policy, tokenizer)
     messages = _first_messages(domain)
     _check_prompts(config, chat, domain, messages)
+    judge = judges.make(config, domain, run)
     sampler = samplers.make(
         config, directory, policy, tokenizer, chat, chat.opening(messages), processes)
-    judge = judges.make(config, domain, run)
     return Parts(config, directory, policy, tokenizer, chat, domain, sampler, judge)
 
 

@@ -73,7 +73,7 @@ def make(
             decode_block=config.sampler.decode_block,
             prefill_chunks=config.sampler.prefill_chunks,
             shared_prefix=config.sampler.shared_prefix, devices=jax.local_devices(),
-            tensor=config.sampler.tensor,
+            tensor=config.sampler.tensor, generation_s=config.sampler.generation_s,
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -98,7 +98,8 @@ def _vllm(
         export=lambda params, to: weights.save(to, policy, params, tokenizer, config.model.dtype),
         probe=vllm.Probe(ids, functools.partial(prompt_logprobs, _program(plain, ids))),
         exchange_dir=config.sampler.exchange_dir, gap_limit=config.sampler.gap_limit,
-        request_s=config.sampler.request_s, processes=processes,
+        request_s=config.sampler.request_s, generation_s=config.sampler.generation_s,
+        processes=processes,
     )
 
 
@@ -114,6 +115,7 @@ def _openai(config: ml_collections.ConfigDict, chat: Chat) -> openai.OpenAISampl
         chat, url=urls[0], model=config.sampler.openai_model,
         context_tokens=config.rollout.context_tokens, requests=config.sampler.openai_requests,
         token_cap=config.sampler.openai_tokens, request_s=config.sampler.request_s,
+        generation_s=config.sampler.generation_s,
     )
 
 

@@ -89,9 +89,10 @@ class MemorySystem:
         self._memories: list[str] = []
 
     def close(self) -> None:
-        """Frees what it holds; it answers no more."""
+        """Frees what it holds, its context's sampler included; it answers no more."""
         self._leave()
-        self._runner.close()
+        with self._runner as runner:
+            runner.run(self._context.sampler.close())
 
     def respond(self, query: Query) -> Any:
         """The next command, in the benchmark's own types."""

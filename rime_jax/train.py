@@ -95,14 +95,15 @@ def train(
     # Locked first: a process that is refused must not touch the files of the one that trains.
     held = directory.lock() if processes.first else contextlib.nullcontext()
     with held, asyncio.Runner() as runner:
-        if processes.first:
-            directory.create_or_resume(config, config.resume)
-        distributed.check_shared(processes, directory.config)
-        trainer = Trainer(built, learner, source, directory, processes)
         try:
-            return runner.run(trainer.run())
+            if processes.first:
+                directory.create_or_resume(config, config.resume)
+            distributed.check_shared(processes, directory.config)
+            trainer = Trainer(built, learner, source, directory, processes)
+            with contextlib.closing(trainer):
+                return runner.run(trainer.run())
         finally:
-            trainer.close()
+            runner.run(built.sampler.close())
 
 
 def restore_params(built: parts.Parts, run: pathlib.Path) -> tuple[int, dict[str, Any]]:

@@ -111,18 +111,18 @@ def main(argv: Sequence[str] | None = None) -> None:
 async def _play(
     config: ml_collections.ConfigDict, run: pathlib.Path | None
 ) -> tuple[parts.Parts, trajectory.Rollout]:
-    built = parts.build(config)
-    if run is None:
-        version, params = 0, built.initial_sets()
-    else:
-        from rime_jax import train
+    async with parts.opened(config) as built:
+        if run is None:
+            version, params = 0, built.initial_sets()
+        else:
+            from rime_jax import train
 
-        version, params = train.restore_params(built, run)
-    await built.sampler.publish(params, version)
-    context = built.context(config.eval.temperature, judge=built.judge)
-    stream = evaluate.held_out_streams(built)[0]
-    (rollout,) = await collect.collect(context, [stream], 1, (config.eval.seed,))
-    return built, rollout
+            version, params = train.restore_params(built, run)
+        await built.sampler.publish(params, version)
+        context = built.context(config.eval.temperature, judge=built.judge)
+        stream = evaluate.held_out_streams(built)[0]
+        (rollout,) = await collect.collect(context, [stream], 1, (config.eval.seed,))
+        return built, rollout
 
 
 if __name__ == "__main__":

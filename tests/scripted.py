@@ -63,6 +63,9 @@ class ScriptedSampler:
     async def publish(self, params, version):
         self.version = version
 
+    async def close(self):
+        self.closed = True
+
     def sessions(self, role, position, sibling=0):
         return [s for s in self.opened if (s.place.role, s.place.position, s.place.sibling)
                 == (role, position, sibling)]

@@ -41,7 +41,12 @@ class Session(Protocol):
         """Appends ids that were not sampled (an environment's message)."""
 
     async def generate(self, max_new_tokens: int, temperature: float = 1.0) -> Generation:
-        """Samples until a stop id, `max_new_tokens`, or the end of the context."""
+        """Samples until a stop id, `max_new_tokens`, or the end of the context.
+
+        Raises:
+          TimeoutError: it took longer than `sampler.generation_s`; the session is as it was.
+          RuntimeError: the session or the sampler is closed.
+        """
 
     def close(self) -> None:
         """Gives the cache back; may be called more than once."""
@@ -85,3 +90,10 @@ class Sampler(Protocol):
 
     def metrics(self) -> dict[str, float]:
         """What happened since the last call, under the names of its curves (`sampler/…`)."""
+
+    async def close(self) -> None:
+        """Gives up what it holds: tasks, connections, device memory, files of its own.
+
+        Generations in progress fail, and none can begin any more. May be called more than once, in
+        the event loop of the generations.
+        """

@@ -25,6 +25,7 @@ from rime_jax.policy.base import Policy
 from rime_jax.sampler import calls
 from rime_jax.sampler.base import Generation
 from rime_jax.sampler.calls import Call, Feed, Planner, Request
+from rime_jax.sampler.in_progress import InProgress
 from rime_jax.sampler.program import SamplerProgram
 from rime_jax.sampler.reshard import Reshard
 from rime_jax.sampler.sharing import Copy, share
@@ -64,8 +65,9 @@ class NativeSession:
             return Generation([], [], [], "length")
         self.request = Request(self, max_new_tokens, temperature)
         try:
-            self._sampler._submit(self.request)
-            return await self.request.future
+            async with self._sampler._in_progress.generation():
+                self._sampler._submit(self.request)
+                return await self.request.future
         except BaseException:
             self._sampler._take_back(self.request)
             raise
@@ -101,6 +103,7 @@ class NativeSampler:
         shared_prefix: int = 128,
         devices: Sequence[jax.Device] | None = None,
         tensor: int = 1,
+        generation_s: float = 0.0,
     ):
         """Args:
           policy: the pure functions.
@@ -114,6 +117,7 @@ class NativeSampler:
           devices: local devices to spread the slots over.
           tensor: devices that share one copy of the parameters; the number of such groups must
             divide `slots`.
+          generation_s: seconds of one generation, waiting for a slot included; 0: no limit.
 
         Raises:
           ValueError: the slots cannot be spread evenly.
@@ -136,6 +140,7 @@ class NativeSampler:
         self._waiting: collections.deque[Request] = collections.deque()
         self._running: dict[Slot, Request] = {}
         self._loop_task: asyncio.Task | None = None
+        self._in_progress = InProgress(generation_s)
         self._rounds = 0
         self._counts: collections.Counter[str] = collections.Counter()
         self.context_tokens = context_tokens
@@ -206,6 +211,15 @@ class NativeSampler:
                     self._enqueue(params, calls.few_rows([], chunk, few, groups, each))
         self._copy([])
         jax.block_until_ready(self._cache)
+
+    async def close(self) -> None:
+        self._in_progress.close()
+        task = self._loop_task
+        if task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task])
+        # The devices' memory.
+        self._params, self._cache = {}, None
 
     def _submit(self, request: Request) -> None:
         self._waiting.append(request)

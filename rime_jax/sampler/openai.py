@@ -14,6 +14,7 @@ from typing import Any
 
 from rime_jax.sampler import base, http
 from rime_jax.sampler.http import Refused, Unavailable
+from rime_jax.sampler.in_progress import InProgress
 from rime_jax.sampler.messages import Message, MessageTokens
 
 _log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class OpenAISession:
 
         Raises:
           RuntimeError: the session is closed.
+          TimeoutError: it took longer than `sampler.generation_s`.
           SamplerStop: the tokens that may be spent do not suffice.
           Unavailable, Refused: the service does not answer, or rejects the request.
         """
@@ -73,7 +75,8 @@ class OpenAISession:
         if max_new_tokens < 1:
             return base.Generation([], [], [], "length")
         limit = min(max_new_tokens, room)
-        reply = await sampler.reply(self.ids, limit, temperature)
+        async with sampler.in_progress.generation():
+            reply = await sampler.reply(self.ids, limit, temperature)
         whole = sampler.chat.text(reply.text)
         if reply.ended:
             whole.append(sampler.chat.end_of_turn)
@@ -97,6 +100,7 @@ class OpenAISampler:
       chat: encodes the conversations.
       version: of the last publish; the service's own weights have none.
       generated_tokens: since the start, in local tokens.
+      in_progress: its generations.
       prompt_tokens, reply_tokens: spent since the start, as the service counts.
       publish_s: 0.
     """
@@ -105,7 +109,7 @@ class OpenAISampler:
 
     def __init__(
         self, chat: MessageTokens, *, url: str, model: str, context_tokens: int, requests: int,
-        token_cap: int, request_s: float,
+        token_cap: int, request_s: float, generation_s: float = 0.0,
     ):
         """Args:
           url: the service's base, such as http://127.0.0.1:8000/v1.
@@ -114,6 +118,7 @@ class OpenAISampler:
           requests: at a time; further ones wait.
           token_cap: tokens of prompts and replies after which nothing more is asked.
           request_s: seconds for one answer.
+          generation_s: seconds of one generation, with all its requests and waiting; 0: no limit.
         """
         self.chat = chat
         self.context_tokens = context_tokens
@@ -123,6 +128,7 @@ class OpenAISampler:
         self._free = asyncio.Semaphore(requests)
         self._cap, self._reserved, self._room = token_cap, 0, asyncio.Condition()
         self._request_s = request_s
+        self.in_progress = InProgress(generation_s)
         self._limit_name = _LIMITS[0]
         self._retries = 0
         key = os.environ.get(API_KEY_VARIABLE)
@@ -154,6 +160,10 @@ class OpenAISampler:
             "sampler/reply_tokens": float(self.reply_tokens),
             "sampler/retries": float(retries),
         }
+
+    async def close(self) -> None:
+        self.in_progress.close()
+        await self._http.aclose()
 
     async def reply(self, ids: Sequence[int], limit: int, temperature: float) -> Reply:
         """The service's next message in a conversation; raises as `OpenAISession.generate`."""

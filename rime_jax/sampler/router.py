@@ -41,7 +41,7 @@ class Router:
         self._any_up = asyncio.Event()
         self._reasons: dict[str, str] = {}
         self._reviving: dict[VllmServer, asyncio.Task] = {}
-        # Tasks are kept by nobody else; they end with the event loop.
+        # Tasks are kept by nobody else; they end with `close`.
         self._watch: asyncio.Task | None = None
 
     @property
@@ -142,6 +142,14 @@ class Router:
                     self.fail(server, error)
                     # Who waits for it would wait until the request's time is over.
                     server.abandon()
+
+    async def close(self) -> None:
+        """Ends what goes on in the background, and all connections."""
+        tasks = [t for t in (self._watch, *self._reviving.values()) if t is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*(server.close() for server in self.servers))
 
     def _take_out(self, server: VllmServer) -> None:
         if server in self._up:

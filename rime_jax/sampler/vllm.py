@@ -28,6 +28,7 @@ import numpy as np
 from rime_jax import distributed
 from rime_jax.sampler import base
 from rime_jax.sampler.http import Refused, Unavailable
+from rime_jax.sampler.in_progress import InProgress
 from rime_jax.sampler.router import Router
 from rime_jax.sampler.vllm_client import VllmServer
 
@@ -89,6 +90,7 @@ class VllmSession:
 
         Raises:
           RuntimeError: the session is closed.
+          TimeoutError: it took longer than `sampler.generation_s`.
           Unavailable, Refused: no server could answer, or one rejects the request.
         """
         if self._closed:
@@ -98,8 +100,9 @@ class VllmSession:
             return base.Generation([], [], [], "context")
         if max_new_tokens < 1:
             return base.Generation([], [], [], "length")
-        generation = await self._sampler._generate(
-            self, min(max_new_tokens, room), temperature)
+        async with self._sampler._in_progress.generation():
+            generation = await self._sampler._generate(
+                self, min(max_new_tokens, room), temperature)
         self.ids.extend(generation.ids)
         if generation.finish == "length" and len(generation.ids) < max_new_tokens:
             return dataclasses.replace(generation, finish="context")
@@ -145,6 +148,7 @@ class VllmSampler:
         exchange_dir: str,
         gap_limit: float,
         request_s: float,
+        generation_s: float = 0.0,
         processes: distributed.Processes = distributed.ALONE,
     ):
         """Args:
@@ -159,6 +163,7 @@ class VllmSampler:
           gap_limit: largest mean distance of a server's log-probabilities of the probe from the
             learner's.
           request_s: seconds for one answer, and for waiting while no server serves.
+          generation_s: seconds of one generation, with all its requests and waiting; 0: no limit.
           processes: of the run.
         """
         self.context_tokens = context_tokens
@@ -176,8 +181,9 @@ class VllmSampler:
             for name, own in urls.items()
         }
         self._exchange = pathlib.Path(exchange_dir or tempfile.mkdtemp(prefix="rime-"))
-        if not exchange_dir:
-            weakref.finalize(self, shutil.rmtree, self._exchange, ignore_errors=True)
+        self._temporary = None if exchange_dir else weakref.finalize(
+            self, shutil.rmtree, self._exchange, ignore_errors=True)
+        self._in_progress = InProgress(generation_s)
         self._processes = processes
         self._labels: _Labels | None = None
         self._published: _Published | None = None
@@ -235,6 +241,12 @@ class VllmSampler:
             "sampler/servers": float(sum(router.serving for router in self._routers.values())),
             "sampler/retries": float(retries),
         }
+
+    async def close(self) -> None:
+        self._in_progress.close()
+        await asyncio.gather(*(router.close() for router in self._routers.values()))
+        if self._temporary is not None:
+            self._temporary()
 
     async def _generate(
         self, session: VllmSession, max_new_tokens: int, temperature: float

@@ -147,6 +147,11 @@ class VllmServer:
         for work in self._generating:
             work.cancel()
 
+    async def close(self) -> None:
+        """Ends its generations and connections."""
+        self.abandon()
+        await self._http.aclose()
+
     def _generate(self, ids: Sequence[int], sampling: dict[str, Any]) -> Coroutine:
         return self._post(
             "/inference/v1/generate", {"token_ids": list(ids), "sampling_params": sampling})

@@ -93,7 +93,8 @@ class Stub:
             if fault == "close":
                 return
             if fault == "hang":
-                await asyncio.sleep(3600)
+                await reader.read()  # until the other side hangs up
+                return
             status, answer = 200, b"<html>"
             if fault in ("400", "500"):
                 status = int(fault)

@@ -1,0 +1,194 @@
+"""Every sampler ends a generation that takes too long, and leaves nothing behind when closed."""
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import threading
+
+import jax
+import pytest
+
+from rime_jax import parts, streams
+from rime_jax.rollout import collect
+from rime_jax.rollout.trajectory import Status
+from rime_jax.sampler import native, router
+from rime_jax.sampler.http import Unavailable
+from tests import scripted
+from tests.sampler import conversations, test_openai, test_vllm
+from tests.sampler.vllm_stub import Stub
+
+GENERATE = test_vllm.GENERATE
+KINDS = ("native", "vllm", "openai")
+PROMPTS = {"native": [1, 2], "vllm": [1, 2],
+           "openai": test_openai.CHAT.opening([{"role": "user", "content": "w1"}])}
+
+
+class Hang:
+    """The first requests that ask it are not answered.
+
+    Attributes:
+      connections: open at the server.
+      over: devices that hang go on.
+    """
+
+    def __init__(self, requests):
+        self.connections, self.over = set(), threading.Event()
+        self._left = requests
+
+    def __call__(self):
+        self._left -= 1
+        return self._left >= 0
+
+
+@contextlib.asynccontextmanager
+async def made(kind, hang, monkeypatch, **options):
+    """A sampler of a kind, whose devices or server hang when `hang` says so."""
+    if kind == "native":
+        sampler = conversations.make_sampler(**options)
+        device_hangs(hang, monkeypatch)
+        yield sampler
+        hang.over.set()
+    elif kind == "vllm":
+        stub = await Stub().start()
+        hang.connections = stub._connections
+        sampler = test_vllm.make([stub.url], **options)
+        await sampler.publish({"policy": "w0"}, 0)
+        stub.fault = lambda path: "hang" if path == GENERATE and hang() else None
+        yield sampler
+        await stub.die()
+    else:
+        async with HangingService(hang) as service:
+            yield test_openai.sampler_of(service.url, **options)
+
+
+def device_hangs(hang, monkeypatch):
+    fetch = native._fetch
+    monkeypatch.setattr(
+        native, "_fetch", lambda out: fetch(out) if not hang() or hang.over.wait(20) else None)
+
+
+class HangingService(test_openai.Service):
+    def __init__(self, hang):
+        super().__init__(lambda body, n: test_openai.reply("w4"))
+        self._hang = hang
+
+    async def _serve(self, reader, writer):
+        self._hang.connections.add(writer)
+        if self._hang():
+            await reader.read()  # until the other side hangs up
+            writer.close()
+        else:
+            await super()._serve(reader, writer)
+        self._hang.connections.discard(writer)
+
+
+def run(scenario, kind, monkeypatch, requests=1, **options):
+    """Runs `scenario(sampler, hang)`; the first `requests` of the sampler hang."""
+    hang = Hang(requests)
+
+    async def whole():
+        async with made(kind, hang, monkeypatch, **options) as sampler:
+            return await scenario(sampler, hang)
+
+    return asyncio.run(asyncio.wait_for(whole(), 60))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generation_that_takes_too_long_fails_and_leaves_its_session_as_it_was(
+    kind, monkeypatch
+):
+    async def scenario(sampler, hang):
+        session = sampler.open("act", PROMPTS[kind], (0,))
+        with pytest.raises(TimeoutError, match="sampler.generation_s = 0.5"):
+            await session.generate(3)
+        assert session.ids == PROMPTS[kind]
+        hang.over.set()
+        generation = await session.generate(3)
+        assert generation.ids and session.ids == [*PROMPTS[kind], *generation.ids]
+        session.close()
+        await sampler.close()
+
+    run(scenario, kind, monkeypatch, generation_s=0.5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_close_ends_generations_tasks_threads_and_connections(kind, monkeypatch):
+    async def scenario(sampler, hang):
+        sessions = [sampler.open("act", PROMPTS[kind], (i,)) for i in range(4)]
+        working = [asyncio.create_task(s.generate(3)) for s in sessions]
+        await asyncio.sleep(0.05)
+        await sampler.close()
+        await sampler.close()
+        for error in await asyncio.gather(*working, return_exceptions=True):
+            assert isinstance(error, RuntimeError) and "the sampler was closed" in str(error)
+        with pytest.raises(RuntimeError, match="closed sampler"):
+            await sampler.open("act", PROMPTS[kind], (9,)).generate(3)
+        async with asyncio.timeout(10):
+            while hang.connections:
+                await asyncio.sleep(0)
+        # This scenario and what waits for it.
+        assert len(asyncio.all_tasks()) <= 2
+
+    threads = set(threading.enumerate())
+    run(scenario, kind, monkeypatch, requests=4)
+    assert set(threading.enumerate()) <= threads
+
+
+def test_a_closed_native_sampler_frees_its_parameters_and_cache():
+    def held():
+        gc.collect()
+        return sum(a.nbytes for a in jax.live_arrays())
+
+    conversations.params_of(0)
+    before = held()
+    sampler = conversations.make_sampler()
+    assert held() > before
+    asyncio.run(sampler.close())
+    assert held() == before
+
+
+def test_closing_stops_looking_for_dead_servers_and_removes_the_exchange(monkeypatch):
+    monkeypatch.setattr(router, "_FIRST_WAIT_S", 3600.0)
+
+    async def scenario(sampler, stubs):
+        own = sampler._routers["policy"]
+        own.fail(own.servers[0], Unavailable("dead"))
+        exchange = sampler._exchange
+        assert exchange.exists()
+        await sampler.close()
+        assert not exchange.exists()
+        assert not any("Router" in repr(task) for task in asyncio.all_tasks())
+
+    test_vllm.run(scenario)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rollout_whose_generation_takes_too_long_is_started_again(kind, monkeypatch):
+    config = scripted.small_config(env__trials=2)
+
+    async def play(sampler, hang, built, chat):
+        asyncio.get_running_loop().call_later(2.2, hang.over.set)
+        context = dataclasses.replace(built.context(1.0), sampler=sampler, chat=chat)
+        stream = streams.StreamSource(built.domain.make_stream("train"), 0).take(1)
+        (rollout,) = await collect.collect(context, stream, 1, (0,))
+        await sampler.close()
+        return rollout
+
+    if kind == "native":
+        config.sampler.generation_s, config.sampler.slots = 2.0, 8
+
+        async def whole():
+            built, hang = parts.build(config), Hang(1)
+            await built.sampler.publish(built.initial_sets(), 0)
+            built.sampler.warm_up()
+            device_hangs(hang, monkeypatch)
+            return await play(built.sampler, hang, built, built.chat)
+
+        rollout = asyncio.run(whole())
+    else:
+        built = parts.build(config)
+        chat = test_openai.CHAT if kind == "openai" else built.chat
+        rollout = run(lambda sampler, hang: play(sampler, hang, built, chat), kind, monkeypatch,
+                      generation_s=2.0, context_tokens=512)
+    assert rollout.failure is None and rollout.retried == {Status.SAMPLER_ERROR: 1}
