@@ -49,7 +49,8 @@ class Built:
             make_env=lambda: environment.CodebaseEnvironment(box, store, 4),
             prompts=domain_codebase.prompts_codebase.CodebasePrompts(1000, 4),
             memory_format=domain_codebase.prompts_codebase.CodebaseMemory(), make_stream=None,
-            judge_words=None, words="", memory_truth=None, true_memory=None, floors={})
+            judge_words=None, words="", memory_truth=None, true_memory=None,
+            false_words=lambda memory: {}, floors={})
         self._context = context_lib.Context(
             sampler=self.sampler, judge=None, domain=domain, chat=chat,
             options=self.config.rollout, judge_timeout_s=None, temperature=1.0)
