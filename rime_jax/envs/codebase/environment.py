@@ -72,15 +72,17 @@ class CodebaseEnvironment:
         task, base = self._task, self._base
         if not patch:
             return False
-        run = grading.run_tests(self._box, base, task.tests, task.timeout_s, patch)
-        if not run.complete:
+        grade = grading.grade(
+            self._box, base, task.fail_to_pass, task.pass_to_pass, task.timeout_s, patch)
+        self._counts["forged"] += grade.forged
+        if not grade.complete:
             # Is it the submission that breaks the test run, or this machine?
             without = grading.run_tests(self._box, base, task.tests, task.timeout_s)
             if not without.complete:
                 raise sandbox.SandboxError(
                     f"the tests of {task.instance_id} do not run in its own tree: "
                     f"{without.output[-500:]}")
-        return run.all_passed(task.tests)
+        return grade.solved
 
     def _message(self, solved: bool, handed_in: bool) -> str:
         if not handed_in:
@@ -103,5 +105,6 @@ class CodebaseEnvironment:
             "tested_before_submit": float(handed_in and self._counts["tested"]),
             "blind_submit": float(handed_in and not self._tested_since_edit),
             "stripped_files": float(len(self._submission.stripped) if handed_in else 0),
+            "forged": float(self._counts["forged"]),
         }
 

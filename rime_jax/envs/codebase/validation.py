@@ -187,8 +187,11 @@ def _reason(task: CodeTask, base: sandbox.Base, box: sandbox.Sandbox) -> str:
     bad = [test for test in task.pass_to_pass if not before.passed.get(test)]
     if bad:
         return f"{len(bad)} of PASS_TO_PASS fail without a repair, as {bad[0]}"
-    after = grading.run_tests(box, base, task.tests, task.timeout_s, gold_patch(task, base, box))
+    after = grading.grade(box, base, task.fail_to_pass, task.pass_to_pass, task.timeout_s,
+                          gold_patch(task, base, box))
     if not after.complete:
         return "the tests do not run with the repair"
-    bad = [test for test in task.tests if not after.passed.get(test)]
-    return f"{len(bad)} tests fail with the repair, as {bad[0]}" if bad else ""
+    bad = [test for test, good in after.passed.items() if not good]
+    if bad:
+        return f"{len(bad)} tests fail with the repair, as {bad[0]}"
+    return "" if after.solved else "its tests pass when they are made to fail"

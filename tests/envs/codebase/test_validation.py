@@ -113,7 +113,7 @@ def test_a_suite_holds_the_tests_that_always_pass_and_can_be_named(suite):
 
 
 def test_unreliable_tests_are_no_part_of_a_suite(box, store, monkeypatch):
-    def runs(*_):
+    def runs(*_, **__):
         outcome.append(not outcome or not outcome[-1])
         return grading.TestRun(
             {**dict.fromkeys("abcde", True), "flaky": outcome[-1]}, True, "", 1.0)

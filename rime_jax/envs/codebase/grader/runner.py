@@ -2,13 +2,15 @@
 
     python -P runner.py < REQUEST
 
-The request is a JSON object {nonce, ids, arguments, machinery: [folders, forms of names]}. The
-last thing printed is a line of the nonce and a report (`_line`).
+The request is a JSON object {nonce, ids, canaries, arguments, machinery: [folders, forms of names]}.
+The last thing printed is a line of the nonce and a report (`_line`).
 
 The code under test runs in the process of the tests, and it was written by somebody who is paid for
 passing them. So that process is a child (`tests.py`), which never holds the nonce: this one does,
-which other processes can neither read nor trace, and in which no foreign code runs. It says, too,
-whether a file that decides how tests run was touched while they ran.
+which other processes can neither read nor trace, and in which no foreign code runs. It believes the
+child only where the facts agree: each test that finishes was started, once; as many finish as were
+collected; as many failures are told as pytest counted; the exit status is that of failed tests (one
+always fails). It says, too, whether a file that decides how tests run was touched meanwhile.
 """
 
 import base64
@@ -21,6 +23,9 @@ import sys
 import zlib
 
 PR_SET_DUMPABLE = 4
+# Exit status of pytest.
+TESTS_FAILED = 1
+CANARY = "test_that_must_fail"  # As in tests.py, with which nothing is shared.
 
 
 def main() -> None:
@@ -43,12 +48,16 @@ def main() -> None:
         pass  # A pipe, which is empty now.
     before = _machinery(request["machinery"])
     token = secrets.token_hex(16)
-    orders = {"token": token, "ids": request["ids"], "arguments": request["arguments"],
+    orders = {"token": token, "ids": request["ids"], "canaries": request["canaries"],
+              "arguments": request["arguments"],
               "conftests": [path for path in before if path.endswith("conftest.py")]}
     with open(to_read[1], "wb") as file:
         file.write(json.dumps(orders).encode())
-    honest, passed = _understood(_first_line(to_write[0]), token)
-    honest = honest and _machinery(request["machinery"]) == before
+    honest, passed = understood(_lines(to_write[0], token), token)
+    own = [passed.pop(name) for name in list(passed) if name.endswith(f"::{CANARY}")]
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    honest = (honest and own == [False] and code == TESTS_FAILED
+              and _machinery(request["machinery"]) == before)
     os.write(1, _line(request["nonce"], honest, passed))
     os._exit(0)
 
@@ -62,24 +71,39 @@ def _become_tests(orders: int, results: int) -> None:
     os.execv(sys.executable, [sys.executable, "-P", file, str(orders), str(results)])
 
 
-def _first_line(descriptor: int) -> bytes:
-    # Not to the end: what the tests left running may hold the pipe open.
-    data = b""
-    while b"\n" not in data:
+def _lines(descriptor: int, token: str) -> list[list[str]]:
+    """What the tests told, up to the line that ends it."""
+    # Not to the end of the pipe: what the tests left running may hold it open.
+    data, found = b"", []
+    while not found or found[-1][:2] != [token, "end"]:
         piece = os.read(descriptor, 1 << 16)
         if not piece:
             break
-        data += piece
-    return data
+        *whole, data = (data + piece).split(b"\n")
+        found += [line.decode("utf-8", "replace").split("\0") for line in whole]
+    return found
 
 
-def _understood(data: bytes, token: str) -> tuple[bool, dict[str, bool]]:
-    """(whether it is the report of the tests, outcomes)."""
-    head, *fields = data.decode("utf-8", "replace").partition("\n")[0].split("\0")
-    if head != token or len(fields) % 2 == 0:
-        return False, {}
-    outcomes = zip(fields[1::2], fields[2::2], strict=True)
-    return fields[0] == "honest", {name: good == "1" for name, good in outcomes}
+def understood(lines: list[list[str]], token: str) -> tuple[bool, dict[str, bool]]:
+    """(whether all that the tests told agrees, outcomes of those that finished)."""
+    started, passed, failures, last = set(), {}, 0, []
+    for head, *fields in lines:
+        kind, name = (*fields, "", "")[:2]
+        fresh = name not in started
+        if head != token or last:
+            return False, {}
+        if kind == "start" and fresh:
+            started.add(name)
+        elif kind == "finish" and len(fields) == 4 and not fresh and name not in passed:
+            passed[name] = fields[2] == "1"
+            failures += int(fields[3])
+        elif kind == "collection":
+            failures += 1
+        elif kind == "end" and len(fields) == 4:
+            last = fields[1:]
+        else:
+            return False, passed
+    return last == ["honest", str(len(passed)), str(failures)] and len(started) == len(passed), passed
 
 
 def _machinery(forms: list[list[str]]) -> dict[str, tuple]:
