@@ -25,6 +25,7 @@ import numpy as np
 
 from rime_jax import config as config_lib
 from rime_jax import distributed, experiment, parts, streams
+from rime_jax.evaluation import numbers
 from rime_jax.rollout.collect import collect
 from rime_jax.rollout.trajectory import Rollout
 from rime_jax.tracking import metrics, run_dir
@@ -91,7 +92,8 @@ async def _play_own(built: parts.Parts, rollouts: int, own: Sequence[int]) -> Pl
     streams_of_all = held_out_streams(built)
     shape = (len(streams_of_all), rollouts, config.env.trials)
     conditions = {
-        "with_memory": None, "stateless": lambda task: "", "true_memory": built.domain.true_memory,
+        "with_memory": None, "stateless": lambda task, place: "",
+        "true_memory": (true := built.domain.true_memory) and (lambda task, place: true(task)),
     }
     arrays, lost = {}, 0
     for label, (name, given) in enumerate(conditions.items()):
@@ -186,6 +188,8 @@ def results(
                 "rollouts": played.with_memory.shape[1],
                 "lost": played.lost,
                 "by_position": _by_position(played.with_memory),
+                "cumulative_gain": numbers.cumulative_gain(
+                    played.with_memory, played.stateless),
                 **{q: interval(v, resamples) for q, v in values[name].items()},
             }
             for name, played in policies.items()

@@ -1,5 +1,6 @@
 """Means and 95 % intervals of what was played; differences are paired."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,6 +90,7 @@ def results(
                 "rollouts": played.with_memory.shape[1],
                 "lost": played.lost,
                 "by_position": by_position(played.with_memory),
+                "cumulative_gain": cumulative_gain(played.with_memory, played.stateless),
                 **{q: mean(v) for q, v in values[name].items() if _reported(q, v)},
                 **_corruption(played),
             }
@@ -131,6 +133,24 @@ def by_position(array: np.ndarray) -> list[float]:
     """[S, R, T] → means of the positions that have any value."""
     return [float(np.nanmean(array[:, :, t])) for t in range(array.shape[2])
             if (~np.isnan(array[:, :, t])).any()]
+
+
+def cumulative_gain(with_memory: np.ndarray, stateless: np.ndarray) -> dict[str, list[float]]:
+    """The gain that has added up at each position: its mean over streams and standard error.
+
+    Args:
+      with_memory, stateless: [S, R, T] performance; a stream with a position that no rollout has
+        in both is left out.
+    """
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # positions without any value
+        gain = np.nanmean(with_memory, axis=1) - np.nanmean(stateless, axis=1)
+    sums = gain[~np.isnan(gain).any(axis=1)].cumsum(axis=1)
+    if not len(sums):
+        return {"mean": [], "se": []}
+    se = sums.std(axis=0, ddof=1) / np.sqrt(len(sums)) if len(sums) > 1 else np.full(
+        sums.shape[1], np.nan)
+    return {"mean": sums.mean(axis=0).tolist(), "se": se.tolist()}
 
 
 def last(array: np.ndarray) -> np.ndarray:
