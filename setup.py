@@ -21,7 +21,10 @@ setuptools.setup(
     # checkout, never part of a wheel) can be imported from anywhere as well.
     package_dir={"": "."},
     packages=setuptools.find_packages(include=["rime_jax", "rime_jax.*"]),
-    package_data={"rime_jax": ["assets/**/*"]},
+    package_data={
+        "rime_jax": ["assets/**/*"],
+        "rime_jax.report": ["assets/*", "templates/*", "published.json"],
+    },
     install_requires=[
         "flax>=0.12.8",
         "httpx2>=2.16",
@@ -47,6 +50,7 @@ setuptools.setup(
         # where you can; the default one brings 3 GB of CUDA.
         "parity": ["accelerate>=1.15", "gguf>=0.19", "torch>=2.13"],
         "plot": ["matplotlib>=3.9"],
+        "report": ["plotly>=6"],
         "test": ["hypothesis>=6.170", "libcst>=1.8", "pytest>=9.2"],
         "tpu": ["jax[tpu]>=0.10.2"],
     },

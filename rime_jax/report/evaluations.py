@@ -5,10 +5,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rime_jax.report.runs import Run, is_number
+from rime_jax.report.runs import Run
+from rime_jax.report.values import is_number
 
-# Quantities of the last line of metrics.jsonl that has them, where no evaluation was saved.
+# Quantities of metrics.jsonl, for policies that no file of eval/ knows.
 _QUICK = ("performance", "stateless", "gain", "improvement", "true_memory", "correct_facts")
+# Name of a curve → ours; of the protocol of several runs over one stream, whose curves add up,
+_CUMULATIVE = {"reward_by_position": "cumulative_reward", "gain_by_position": "cumulative_gain"}
+# and of that of held-out streams.
+_ALONG = {"by_position": "performance", "cumulative_gain": "cumulative_gain"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,22 +34,25 @@ class Value:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A quantity along a stream; `se` may be empty."""
+    """A quantity along a stream, from its first position on; `se` may be empty."""
 
     mean: Sequence[float]
-    se: Sequence[float]
+    se: Sequence[float] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Policy:
-    """One policy in one evaluation.
+    """One policy in one scaffold.
 
     Attributes:
       name: as the evaluation has it: initial, branch point, step 100.
-      kind: untrained, branch point or trained.
+      kind: untrained, branch point, trained or other.
       scaffold: how it was played: act_write, in_context or stateless.
       source: the file that says most of it.
-      values: quantity → value; curves: quantity → curve by position.
+      values: quantity → value. Sums over the n tasks of one stream, the protocol of several runs,
+        are `reward@n`, `gain@n` and `stateless@n`.
+      curves: quantity → curve by position: `performance`, `cumulative_reward@n`,
+        `cumulative_gain@n`.
     """
 
     name: str
@@ -64,54 +72,75 @@ def policies(run: Run) -> list[Policy]:
     found: dict[tuple[str, str], Policy] = {}
     for stem in sorted(run.evaluations, key=_rank):
         for policy in _of_file(stem, run.evaluations[stem]):
-            before = found.get((policy.kind, policy.scaffold))
+            key = (policy.kind if policy.kind != "other" else policy.name, policy.scaffold)
+            before = found.get(key)
             if before is not None:  # what only the earlier file knows is kept
                 policy = dataclasses.replace(
                     policy, values={**before.values, **policy.values},
                     curves={**before.curves, **policy.curves})
-            found[policy.kind, policy.scaffold] = policy
+            found[key] = policy
     for policy in _of_lines(run):
         found.setdefault((policy.kind, policy.scaffold), policy)
     return list(found.values())
 
 
-def _rank(stem: str) -> tuple[int, int]:
+def _rank(stem: str) -> tuple[int, int, str]:
     """Sorts the files of eval/ from the least telling to the most."""
     step = re.search(r"(\d+)$", stem)
-    return (1 if stem == "final" else 0, int(step[1]) if step else 0)
+    return (1 if stem == "final" else 0, int(step[1]) if step else 0, stem)
 
 
 def _of_file(stem: str, found: Mapping[str, Any]) -> list[Policy]:
     rows = found.get("policies")
     if not isinstance(rows, dict):
         return []
-    policies, scaffold = [], str(found.get("scaffold", "act_write"))
+    read = _of_runs if found.get("protocol") == "runs" else _of_streams
+    policies = []
     for name, row in rows.items():
         if isinstance(row, dict):
-            values = {key: value for key, cell in row.items()
-                      if (value := _value(cell)) is not None}
-            curves = {key: curve for key, cell in row.items()
-                      if (curve := _curve(key, cell)) is not None}
-            policies.append(Policy(name, _kind(name), scaffold, f"eval/{stem}.json", values, curves))
+            scaffold = str(row.get("scaffold", found.get("scaffold", "act_write")))
+            values, curves = read(row)
+            policies.append(
+                Policy(name, _kind(name), scaffold, f"eval/{stem}.json", values, curves))
     return policies
+
+
+def _of_streams(row: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Curve]]:
+    values = {name: value for name, cell in row.items()
+              if name not in _ALONG and (value := _value(cell)) is not None}
+    curves = {ours: curve for name, ours in _ALONG.items()
+              if (curve := _curve(row.get(name))) is not None}
+    return values, curves
+
+
+def _of_runs(row: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Curve]]:
+    curves = {ours: curve for name, ours in _CUMULATIVE.items()
+              if (curve := _curve(row.get(name))) is not None}
+    n = max((len(curve.mean) for curve in curves.values()), default=0)
+    values = {f"{name}@{n}": value for name in ("reward", "gain", "stateless")
+              if (value := _value(row.get(name))) is not None}
+    return values, {f"{name}@{n}": curve for name, curve in curves.items()}
 
 
 def _of_lines(run: Run) -> list[Policy]:
     lines = [line for line in run.lines if is_number(line.get("eval/performance"))]
-    chosen = {line["step"] > 0: line for line in lines}
+    newest = {line["step"] > 0: line for line in lines}
     return [
         Policy(f"step {line['step']}" if trained else "initial",
                "trained" if trained else "untrained", "act_write", "metrics.jsonl",
                {q: Value(float(line[f"eval/{q}"])) for q in _QUICK
                 if is_number(line.get(f"eval/{q}"))}, {})
-        for trained, line in chosen.items()
+        for trained, line in newest.items()
     ]
 
 
 def _kind(name: str) -> str:
-    if name == "branch point":
-        return name
-    return "trained" if name.startswith("step") else "untrained"
+    if name.startswith("branch point"):
+        return "branch point"
+    step = re.match(r"step (\d+)\b", name)
+    if name.startswith("initial") or (step and int(step[1]) == 0):
+        return "untrained"
+    return "trained" if step else "other"
 
 
 def _value(cell: Any) -> Value | None:
@@ -127,11 +156,9 @@ def _value(cell: Any) -> Value | None:
     return None
 
 
-def _curve(key: str, cell: Any) -> Curve | None:
-    """`by_position` and everything named `..._by_position`; a list, or {mean, se} of lists."""
-    if not key.endswith("by_position"):
-        return None
-    means, errors = (cell.get("mean"), cell.get("se")) if isinstance(cell, dict) else (cell, [])
+def _curve(cell: Any) -> Curve | None:
+    """A list, or {mean, se} of lists; None for anything else."""
+    means, errors = (cell.get("mean"), cell.get("se")) if isinstance(cell, dict) else (cell, None)
     if not isinstance(means, list) or not means or not all(map(is_number, means)):
         return None
     if not isinstance(errors, list) or len(errors) != len(means) or not all(

@@ -7,16 +7,14 @@ is left out and said in `Run.problems`; only a directory that is no run at all i
 import collections
 import dataclasses
 import json
-import math
 import pathlib
-import re
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rime_jax.report import dumps as dumps_lib
+from rime_jax.report.values import is_number
 from rime_jax.tracking import metrics
-
-Row = dict[str, Any]
+from rime_jax.tracking.run_dir import RunDir
 
 
 class ReportError(ValueError):
@@ -54,18 +52,17 @@ class Run:
         """(step, value) of a metric, where it has one."""
         return [(line["step"], float(line[tag])) for line in self.lines if is_number(line.get(tag))]
 
-    def rows(self, step: int) -> list[Row]:
-        """The rows of a dump that can be read and say where they belong."""
-        rows, lost = [], 0
-        for row in _lines_of(self.dumps[step]):
-            if row is not None and _has_place(row):
-                rows.append(row)
-            else:
-                lost += 1
+    def rows(self, step: int) -> list[dumps_lib.Row]:
+        """The rows of a dump that can be read; what cannot goes to `problems`."""
+        file = self.dumps[step]
+        try:
+            rows, lost = dumps_lib.read(file)
+        except OSError as error:
+            self.problems.append(f"{file.name} cannot be read: {error.strerror}")
+            return []
         if lost:
-            note = f"{self.dumps[step].name}: {lost} lines could not be read"
-            if note not in self.problems:
-                self.problems.append(note)
+            self.problems.append(f"{file.name}: {lost} {'line' if lost == 1 else 'lines'} "
+                                 "could not be read")
         return rows
 
 
@@ -83,31 +80,21 @@ def read(paths: Sequence[pathlib.Path]) -> list[Run]:
     return [_read(path, name) for path, name in zip(paths, names, strict=True)]
 
 
-def is_number(value: Any) -> bool:
-    """Whether a JSON value is a finite number; true and false are none."""
-    return (isinstance(value, (int, float)) and not isinstance(value, bool)
-            and math.isfinite(value))
-
-
 def _read(path: pathlib.Path, name: str) -> Run:
-    if not (path / "config.json").is_file():
+    files = RunDir(path)
+    if not files.config.is_file():
         raise ReportError(f"{path} is no run directory (it has no config.json); name the directory "
                           "that rime_jax.train made, such as runs/rime")
     problems: list[str] = []
-    config = _json(path / "config.json", problems)
+    config = _json(files.config, problems)
     evaluations = {}
-    for file in sorted((path / "eval").glob("*.json")):
+    for file in sorted(files.eval.glob("*.json")):
         found = _json(file, problems)
         if found:
             evaluations[file.stem] = found
-    lines = sorted(metrics.read(path / "metrics.jsonl"), key=lambda line: line["step"])
-    dumps = {}
-    for file in (path / "samples").glob("step_*.jsonl.gz"):
-        match = re.fullmatch(r"step_(\d+)\.jsonl\.gz", file.name)
-        if match:
-            dumps[int(match[1])] = file
-    return Run(path, name, dict(_flat(config)), lines, evaluations, dict(sorted(dumps.items())),
-               problems)
+    lines = sorted(metrics.read(files.metrics), key=lambda line: line["step"])
+    dumps = {step: files.samples_file(step) for step in files.sample_steps()}
+    return Run(path, name, dict(_flat(config)), lines, evaluations, dumps, problems)
 
 
 def _json(path: pathlib.Path, problems: list[str]) -> dict[str, Any]:
@@ -137,40 +124,3 @@ def _names(paths: Sequence[pathlib.Path]) -> list[str]:
         if len(set(names)) == len(names):
             break
     return names
-
-
-def _lines_of(path: pathlib.Path) -> Iterator[Row | None]:
-    """The JSON objects of a compressed file up to where it breaks off; None for a bad line."""
-    for line in _decompressed(path).split(b"\n"):
-        if line.strip():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                yield None
-            else:
-                yield row if isinstance(row, dict) else None
-
-
-def _decompressed(path: pathlib.Path) -> bytes:
-    data, parts = path.read_bytes(), []
-    # A file may hold several members; one that breaks off gives what stands before the break.
-    while data:
-        stream = zlib.decompressobj(wbits=31)
-        try:
-            for start in range(0, len(data), 1 << 16):
-                parts.append(stream.decompress(data[start:start + (1 << 16)]))
-                if stream.eof:
-                    break
-            parts.append(stream.flush())
-        except zlib.error:
-            break
-        if not stream.eof:
-            break
-        rest = data[start + (1 << 16):]
-        data = stream.unused_data + rest
-    return b"".join(parts)
-
-
-def _has_place(row: Row) -> bool:
-    return all(isinstance(row.get(name), int) for name in ("group", "sibling", "position")) and (
-        row["position"] >= 1)

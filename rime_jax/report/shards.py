@@ -9,18 +9,17 @@ large are cut in the middle; the dump in samples/ keeps them whole.
 import base64
 import gzip
 import json
-import math
 import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-from rime_jax.report.runs import Row
+from rime_jax.report.dumps import Row
 
 # Characters that are kept of a message, from the most to the fewest; of a memory four times that.
 _LIMITS = (100_000, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 0)
 _MEMORY_FACTOR = 4
 
-_TEXTS = ("memory_before", "memory_after")
+_MEMORIES = ("memory_before", "memory_after")
 _FIELDS = (
     "stream", "task", "group", "sibling", "position", "segment", "status", "judge_status", "turns",
     "reward", "performance", "criteria", "improvement", "writer_reward", "act_advantage",
@@ -70,24 +69,18 @@ def shard(rows: Sequence[Row], limit: int) -> dict[str, Any]:
     """
     index: dict[tuple[str, int], int] = {}
 
-    def put(text: Any, kept: int) -> int | None:
-        # What is no text is shown as what it is rather than lost.
-        text = text if isinstance(text, str) else json.dumps(text)
+    def put(text: str, kept: int) -> int:
         return index.setdefault((text, kept), len(index))
 
     packed = []
     for row in rows:
         found = {name: _rounded(row[name]) for name in _FIELDS if name in row}
-        found |= {name: put(row[name], limit * _MEMORY_FACTOR) for name in _TEXTS if name in row}
-        if isinstance(row.get("transcript"), list):
+        found |= {name: put(row[name], limit * _MEMORY_FACTOR) for name in _MEMORIES if name in row}
+        if "transcript" in row:
             found["transcript"] = [
-                [str(speaker), put(text, limit)] for speaker, text in map(_turn, row["transcript"])]
+                [speaker, put(text, limit)] for speaker, text in row["transcript"]]
         packed.append(found)
     return {"texts": [_cut(text, kept) for text, kept in index], "rows": packed}
-
-
-def _turn(turn: Any) -> tuple[Any, Any]:
-    return tuple(turn) if isinstance(turn, list) and len(turn) == 2 else ("unknown", turn)
 
 
 def _cut(text: str, limit: int) -> str | list[Any]:
@@ -98,11 +91,9 @@ def _cut(text: str, limit: int) -> str | list[Any]:
 
 
 def _rounded(value: Any) -> Any:
-    """Four decimals are all that is shown; what is not finite has no word in JSON."""
+    """Four decimals are all that is shown."""
     if isinstance(value, dict):
         return {k: _rounded(v) for k, v in value.items()}
     if isinstance(value, list):
         return [_rounded(v) for v in value]
-    if isinstance(value, float):
-        return round(value, 4) if math.isfinite(value) else None
-    return value
+    return round(value, 4) if isinstance(value, float) else value

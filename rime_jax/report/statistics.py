@@ -1,8 +1,8 @@
 """The numbers of the report that no run has written down: they are computed from rollouts.
 
 Rollouts are rows of sample files (`tracking.texts.sample_rows`), each with a `step` added by the
-reader. Shapes: R runs or rollouts, T positions. Standard errors are those of means of independent
-groups (streams), since siblings of one stream share its difficulty.
+reader. Standard errors are those of means of independent groups (streams), since siblings of one
+stream share its difficulty.
 """
 
 import collections
@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rime_jax.report.runs import Row, is_number
+from rime_jax.report.dumps import Row
+from rime_jax.report.values import is_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +85,7 @@ def hardest(positions: Sequence[Position], count: int = 2) -> list[Position]:
 def exploration_score(row: Row) -> float:
     """e_t in [0, 1], the sum of the judge's four criteria over 8; nan without a verdict."""
     criteria = row.get("criteria")
-    if not isinstance(criteria, list) or len(criteria) != 4 or not all(map(is_number, criteria)):
-        return math.nan
-    return sum(criteria) / 8
+    return math.nan if criteria is None else sum(criteria) / 8
 
 
 def improvement(rows: Iterable[Row]) -> Mean:
@@ -114,14 +113,6 @@ def over_groups(rows: Iterable[Row], value: Any) -> Mean:
     for row in rows:
         groups[_group(row)].append(value(row))
     return mean(mean(values).mean for values in groups.values())
-
-
-def cumulative(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What adds up along a stream: (mean, standard error), both [T], from [R, T]."""
-    sums = np.asarray(values, np.float64).cumsum(axis=1)
-    n = len(sums)
-    spread = sums.std(axis=0, ddof=1) if n > 1 else np.full(sums.shape[1], np.nan)
-    return sums.mean(axis=0), spread / math.sqrt(n)
 
 
 def moving_mean(values: Sequence[float], width: int) -> list[float]:

@@ -2,9 +2,6 @@
 
 import collections
 import dataclasses
-import functools
-import importlib.resources
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,10 +9,15 @@ from typing import Any
 
 from rime_jax.report import evaluations, statistics
 from rime_jax.report.evaluations import Policy, Value
-from rime_jax.report.runs import Run, is_number
+from rime_jax.report.facts import domain, facts, published
+from rime_jax.report.runs import Run
 
 # Options in which runs of one experiment may differ.
 _INCIDENTAL = re.compile(r"name|seed|run_dir|resume|track\..*|judge\.(urls|cache_dir|concurrency)")
+# A sum over all tasks of one stream, as the study's reward and gain.
+_SUM = re.compile(r"(reward|gain)@(\d+)")
+
+_Pairs = list[tuple[Run, Policy]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,144 +66,127 @@ class Table:
 
 
 def tables(runs: Sequence[Run]) -> list[Table]:
-    """All tables of the study; every run stands in the first one of its domain."""
-    seen: set[str] = set()
+    """All tables of the study; what is of no row has one of its own, in the first table of its
+    domain."""
     found = []
+    sheets = collections.defaultdict(list)
     for sheet in published()["tables"]:
-        own = [run for run in runs if domain(run) == sheet["domain"]]
-        found.append(_table(sheet, own, first=sheet["domain"] not in seen))
-        seen.add(sheet["domain"])
+        sheets[sheet["domain"]].append(sheet)
+    for name, own in sheets.items():
+        found += _tables(own, [run for run in runs if domain(run) == name])
     return found
 
 
-@functools.cache
-def published() -> dict[str, Any]:
-    """published.json: the numbers of the study and the facts by which a run belongs to a row."""
-    text = importlib.resources.files("rime_jax.report").joinpath("published.json").read_text()
-    return json.loads(text)
+def _tables(sheets: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[Table]:
+    """Those of one domain, from its runs."""
+    played = [(run, policy) for run in runs for policy in _policies(run)]
+    taken = [_placed(sheet["rows"], played) for sheet in sheets]
+    placed = {run.name for rows in taken for pairs in rows for run, policy in pairs
+              if policy.kind == "trained"}
+    reference = _reference(sheets[0], runs)
+    found = []
+    for i, (sheet, rows) in enumerate(zip(sheets, taken, strict=True)):
+        extra = dict(sheet.get("ours_only", {}))
+        extra |= _unpublished_sums(sheets, played) if i == 0 else {}
+        columns = [*sheet["columns"], *extra]
+        made = [
+            TableRow(row["system"], row.get("who", ""), row.get("published", {}),
+                     _experiments(pairs, columns, reference))
+            for row, pairs in zip(sheet["rows"], rows, strict=True)
+            if row.get("published") or pairs
+        ]
+        if i == 0:
+            made += _others(played, placed, columns, reference)
+        found.append(Table(sheet["id"], sheet["domain"], sheet["title"], sheet["note"],
+                           sheet["decimals"], sheet["columns"], extra, made))
+    return found
 
 
-def facts(run: Run) -> dict[str, Any]:
-    """What published.json asks of a run.
-
-    credit: what pays the writer; exploration: whether it is rewarded; parameters: shared,
-    decoupled, frozen writer or frozen actor; stream: single, or the segments (3+3); order: of the
-    tasks; branched: whether it starts from another run's checkpoint.
-    """
-    config = run.config
-    exploration = config.get("reward.exploration")
-    return {
-        "credit": config.get("reward.writer"),
-        "exploration": is_number(exploration) and exploration > 0,
-        "parameters": _parameters(config),
-        "stream": _stream(config),
-        "order": config.get("env.order"),
-        "branched": bool(config.get("model.branch_from")),
-    }
+def _policies(run: Run) -> list[Policy]:
+    """Those of the evaluations; one without values while a run that trains has no other."""
+    found = evaluations.policies(run)
+    if run.config.get("steps") != 0 and all(p.kind in ("untrained", "branch point") for p in found):
+        found = [*found, Policy("not evaluated yet", "trained", "act_write", "", {}, {})]
+    return found
 
 
-def domain(run: Run) -> str:
-    """Runs from before there was a choice are of Alchemy."""
-    return str(run.config.get("env.domain", "alchemy"))
-
-
-def _parameters(config: Mapping[str, Any]) -> str:
-    act, write = config.get("roles.act"), config.get("roles.write")
-    trained = config.get("roles.train", [act])
-    if act == write:
-        return "shared"
-    if write not in trained:
-        return "frozen writer"
-    return "decoupled" if act in trained else "frozen actor"
-
-
-def _stream(config: Mapping[str, Any]) -> str:
-    if config.get("env.domain") == "codebase":
-        segments = str(config.get("env.segments", ""))
-        return "single" if segments == "1" else segments
-    return "single" if config.get("env.trials") == 1 else str(config.get("env.trials"))
-
-
-def _table(sheet: Mapping[str, Any], runs: Sequence[Run], first: bool) -> Table:
-    played = {run.name: evaluations.policies(run) for run in runs}
-    taken: dict[int, list[tuple[Run, Policy]]] = collections.defaultdict(list)
-    for run in runs:
+def _placed(rows: Sequence[Mapping[str, Any]], played: _Pairs) -> list[_Pairs]:
+    """For each row the policies that belong there: to the row that names the experiment, else to
+    the first that the run's facts fit."""
+    found: list[_Pairs] = [[] for _ in rows]
+    for run, policy in played:
+        fits = [i for i, row in enumerate(rows) if _fits(row, policy)]
+        named = [i for i in fits if rows[i].get("name", "") == run.config.get("name")]
         known = facts(run)
-        for policy in played[run.name]:
-            for i, row in enumerate(sheet["rows"]):
-                if _belongs(row, known, policy):
-                    taken[i].append((run, policy))
-                    break
-    reference = _reference(sheet, runs)
-    columns = list(sheet["columns"]) + list(sheet.get("ours_only", {}))
-    rows = [
-        TableRow(row["system"], row.get("who", ""), row.get("published", {}),
-                 _experiments(taken[i], columns, reference))
-        for i, row in enumerate(sheet["rows"]) if row.get("published") or taken[i]
-    ]
-    if first:
-        rows += _others(runs, played, taken.values(), columns, reference)
-    return Table(sheet["id"], sheet["domain"], sheet["title"], sheet["note"], sheet["decimals"],
-                 sheet["columns"], sheet.get("ours_only", {}), rows)
+        told = [i for i in fits if "policy" in rows[i] or "when" in rows[i] and all(
+            known[name] == value for name, value in rows[i]["when"].items())]
+        for i in (named + told)[:1]:
+            found[i].append((run, policy))
+    return found
 
 
-def _belongs(row: Mapping[str, Any], known: Mapping[str, Any], policy: Policy) -> bool:
-    """Whether a policy of a run with these facts is what a row of the study is about."""
-    if policy.scaffold != row.get("scaffold", "act_write"):
-        return False
-    wanted = row.get("policy", "trained" if "when" in row else None)
-    if wanted != policy.kind:
-        return False
-    return all(known[name] == value for name, value in row.get("when", {}).items())
+def _fits(row: Mapping[str, Any], policy: Policy) -> bool:
+    """Whether a row is about policies of this kind, played in this way."""
+    ours = {"name", "when"} & row.keys()
+    return policy.scaffold == row.get("scaffold", "act_write") and (
+        policy.kind == row.get("policy", "trained" if ours else None))
+
+
+def _unpublished_sums(sheets: Sequence[Mapping[str, Any]], played: _Pairs) -> dict[str, str]:
+    """Columns for sums over streams of other lengths than those of the study."""
+    known = {column for sheet in sheets for column in sheet["columns"]}
+    found = {key for _, policy in played for key in policy.values
+             if _SUM.fullmatch(key) and key not in known}
+
+    def order(key: str) -> tuple[int, str]:
+        return int(key.partition("@")[2]), "" if key.startswith("reward") else key
+
+    return {key: "{0}, {2} tasks".format(*key.partition("@")) for key in sorted(found, key=order)}
 
 
 def _reference(sheet: Mapping[str, Any], runs: Sequence[Run]) -> Run | None:
     """The run beside whose configuration the others are described: the main one, or the first."""
-    main = [row["when"] for row in sheet["rows"] if "RIME" in row["system"]]
+    main = next(row["when"] for row in sheet["rows"] if row.get("main"))
     for run in runs:
-        if any(facts(run)[k] == v for when in main for k, v in when.items()) and all(
-                facts(run)[k] == v for when in main for k, v in when.items()):
+        known = facts(run)
+        if all(known[name] == value for name, value in main.items()):
             return run
     return runs[0] if runs else None
 
 
 def _others(
-    runs: Sequence[Run], played: Mapping[str, Sequence[Policy]],
-    taken: Iterable[Sequence[tuple[Run, Policy]]], columns: Sequence[str], reference: Run | None,
+    played: _Pairs, placed: set[str], columns: Sequence[str], reference: Run | None
 ) -> list[TableRow]:
-    """A row for each experiment that is of no row of the study, or was not evaluated yet."""
-    placed = {run.name for pairs in taken for run, policy in pairs if policy.kind == "trained"}
+    """A row for each policy that no row of the study is about."""
     rows = collections.defaultdict(list)
-    for run in runs:
-        if run.name not in placed:
-            trained = [p for p in played[run.name] if p.kind == "trained"]
-            policy = trained[0] if trained else Policy(
-                "not evaluated yet", "trained", "act_write", "", {}, {})
-            rows[str(run.config.get("name", run.name))].append((run, policy))
-    return [TableRow(name, "", {}, _experiments(pairs, columns, reference))
-            for name, pairs in rows.items()]
+    for run, policy in played:
+        scaffold = "" if policy.scaffold == "act_write" else policy.scaffold.replace("_", "-")
+        if policy.kind == "other":
+            rows[policy.name, scaffold].append((run, policy))
+        elif policy.kind == "trained" and run.name not in placed:
+            rows[str(run.config.get("name", run.name)), scaffold].append((run, policy))
+    return [TableRow(name, scaffold, {}, _experiments(pairs, columns, reference))
+            for (name, scaffold), pairs in rows.items()]
 
 
-def _experiments(
-    pairs: Sequence[tuple[Run, Policy]], columns: Sequence[str], reference: Run | None
-) -> list[Ours]:
+def _experiments(pairs: _Pairs, columns: Sequence[str], reference: Run | None) -> list[Ours]:
     """Runs that differ in the seed only become one; equal untrained policies too."""
-    groups: dict[str, list[tuple[Run, Policy]]] = collections.defaultdict(list)
+    groups: dict[str, _Pairs] = collections.defaultdict(list)
     for run, policy in pairs:
-        if policy.kind == "untrained":
-            key = repr(sorted(policy.values.items()))
-        else:
+        if policy.kind == "trained":
             key = repr(sorted((k, v) for k, v in run.config.items()
                               if not _INCIDENTAL.fullmatch(k)))
+        else:
+            key = repr((policy.name, sorted(policy.values.items())))
         groups[key].append((run, policy))
     found = []
     for own in groups.values():
         (first, policy), names = own[0], [run.name for run, _ in own]
-        several = policy.kind != "untrained"
+        trained = policy.kind == "trained"
+        measured = [p for _, p in (own if trained else own[:1])]
         values = {column: value for column in columns
-                  if (value := _over_runs([p for _, p in (own if several else own[:1])], column))}
-        changed = {} if policy.kind == "untrained" else _changed(first, reference)
-        found.append(Ours(names, policy, changed, values))
+                  if (value := _over_runs(measured, column)) is not None}
+        found.append(Ours(names, policy, _changed(first, reference) if trained else {}, values))
     return found
 
 
@@ -217,6 +202,6 @@ def _over_runs(own: Sequence[Policy], column: str) -> Value | None:
 def _changed(run: Run, reference: Run | None) -> dict[str, Any]:
     if reference is None or run.name == reference.name:
         return {}
-    names = sorted({*run.config, *reference.config})
+    names: Iterable[str] = sorted({*run.config, *reference.config})
     return {name: run.config.get(name) for name in names if not _INCIDENTAL.fullmatch(name)
             and run.config.get(name) != reference.config.get(name)}

@@ -129,7 +129,7 @@ class RunDir:
         A dump of the same step is replaced: a resumed run makes it again. Returns the file.
         """
         lines = "".join(json.dumps(metrics.jsonable(row)) + "\n" for row in rows)
-        path = self._samples_file(step)
+        path = self.samples_file(step)
         # mtime=0: the same rows give the same bytes.
         metrics.write_atomically(path, gzip.compress(lines.encode(), mtime=0))
         return path
@@ -140,7 +140,7 @@ class RunDir:
         Raises:
           FileNotFoundError: there is no dump of this step; `sample_steps` lists them.
         """
-        text = gzip.decompress(self._samples_file(step).read_bytes()).decode()
+        text = gzip.decompress(self.samples_file(step).read_bytes()).decode()
         return [json.loads(line) for line in text.splitlines()]
 
     def sample_steps(self) -> list[int]:
@@ -148,5 +148,6 @@ class RunDir:
         names = (re.fullmatch(r"step_(\d+)\.jsonl\.gz", p.name) for p in self.samples.glob("*"))
         return sorted(int(name.group(1)) for name in names if name)
 
-    def _samples_file(self, step: int) -> pathlib.Path:
+    def samples_file(self, step: int) -> pathlib.Path:
+        """Where the dump of a step lies, whether it is there or not."""
         return self.samples / f"step_{step:06d}.jsonl.gz"
