@@ -80,7 +80,8 @@ def tables(runs: Sequence[Run]) -> list[Table]:
 def _tables(sheets: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[Table]:
     """Those of one domain, from its runs."""
     played = [(run, policy) for run in runs for policy in _policies(run)]
-    taken = [_placed(sheet["rows"], played) for sheet in sheets]
+    names = {row["name"] for sheet in sheets for row in sheet["rows"] if "name" in row}
+    taken = [_placed(sheet["rows"], played, names) for sheet in sheets]
     placed = {run.name for rows in taken for pairs in rows for run, policy in pairs
               if policy.kind == "trained"}
     reference = _reference(sheets[0], runs)
@@ -110,18 +111,25 @@ def _policies(run: Run) -> list[Policy]:
     return found
 
 
-def _placed(rows: Sequence[Mapping[str, Any]], played: _Pairs) -> list[_Pairs]:
-    """For each row the policies that belong there: to the row that names the experiment, else to
-    the first that the run's facts fit."""
+def _placed(
+    rows: Sequence[Mapping[str, Any]], played: _Pairs, names: set[str]
+) -> list[_Pairs]:
+    """For each row of a table the policies that belong there.
+
+    Args:
+      names: of experiments that rows of any table ask for; such a trained policy is of those only.
+        The others are of the first row that the facts of their run fit.
+    """
     found: list[_Pairs] = [[] for _ in rows]
     for run, policy in played:
-        fits = [i for i, row in enumerate(rows) if _fits(row, policy)]
-        named = [i for i in fits if rows[i].get("name", "") == run.config.get("name")]
-        known = facts(run)
-        told = [i for i in fits if "policy" in rows[i] or "when" in rows[i] and all(
-            known[name] == value for name, value in rows[i]["when"].items())]
-        for i in (named + told)[:1]:
-            found[i].append((run, policy))
+        name, known = run.config.get("name"), facts(run)
+        for i, row in enumerate(rows):
+            if not _fits(row, policy):
+                continue
+            told = "when" in row and all(known[k] == value for k, value in row["when"].items())
+            if "policy" in row or (row.get("name") == name if name in names else told):
+                found[i].append((run, policy))
+                break
     return found
 
 
