@@ -92,7 +92,11 @@ def _read(path: pathlib.Path, name: str) -> Run:
         found = _json(file, problems)
         if found:
             evaluations[file.stem] = found
-    lines = sorted(metrics.read(files.metrics), key=lambda line: line["step"])
+    try:
+        lines = sorted(metrics.read(files.metrics), key=lambda line: line["step"])
+    except OSError as error:
+        problems.append(f"{files.metrics.name} cannot be read: {error.strerror}")
+        lines = []
     dumps = {step: files.samples_file(step) for step in files.sample_steps()}
     return Run(path, name, dict(_flat(config)), lines, evaluations, dumps, problems)
 

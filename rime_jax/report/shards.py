@@ -16,7 +16,7 @@ from typing import Any
 from rime_jax.report.dumps import Row
 
 # Characters that are kept of a message, from the most to the fewest; of a memory four times that.
-_LIMITS = (100_000, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 0)
+LIMITS = (100_000, 20_000, 8_000, 4_000, 2_000, 1_000, 500, 250, 100, 0)
 _MEMORY_FACTOR = 4
 
 _MEMORIES = ("memory_before", "memory_after")
@@ -49,7 +49,7 @@ def write(path: pathlib.Path, run: int, step: int, rows: Sequence[Row], budget: 
       run: index of the run in the report.
       budget: is charged with what was written.
     """
-    for limit in _LIMITS:
+    for limit in LIMITS:
         packed = gzip.compress(json.dumps(shard(rows, limit), separators=(",", ":")).encode(),
                                compresslevel=6, mtime=0)
         script = f'rimeShard({run},{step},"{base64.b64encode(packed).decode()}");\n'

@@ -63,7 +63,7 @@ def write(
         "runs": [_run_line(i, run, own)
                  for i, (run, own) in enumerate(zip(runs, written, strict=True))],
         "tables": sheets, "figures": figures.figures(drawn, sheets), "mark": _MARK,
-        "source": facts.published()["source"],
+        "whole": shards.LIMITS[0], "source": facts.published()["source"],
         "run_index": {run.name: i for i, run in enumerate(runs)},
     }
     for page in ("browse.html", "index.html"):

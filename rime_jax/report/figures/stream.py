@@ -2,11 +2,18 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from rime_jax.report import evaluations, statistics
 from rime_jax.report.figures.traces import POSITION_AXIS, Drawn, Figure, band, line, panel
 from rime_jax.report.statistics import Mean, Position
 
+_FRACTION = {"range": [-0.04, 1.04]}
+_CHARTS: dict[str, tuple[dict[str, Any], Callable[[Position], Mean]]] = {
+    "pass fraction": (_FRACTION, lambda p: p.passed),
+    "groups with a gradient": (_FRACTION, lambda p: Mean(p.with_gradient, math.nan, p.groups)),
+    "performance": ({}, lambda p: p.performance),
+}
 _SHARES: dict[str, tuple[str, Callable[[Position], float]]] = {
     "none passed": ("var(--fail)", lambda p: p.none_passed),
     "some passed": ("var(--accent)", lambda p: p.mixed),
@@ -16,13 +23,8 @@ _SHARES: dict[str, tuple[str, Callable[[Position], float]]] = {
 
 def positions(drawn: Sequence[Drawn]) -> Figure | None:
     """Pass fraction, groups with a gradient and performance by position in the segment."""
-    charts: dict[str, Callable[[Position], Mean]] = {
-        "pass fraction": lambda p: p.passed,
-        "groups with a gradient": lambda p: Mean(p.with_gradient, math.nan, p.groups),
-        "performance": lambda p: p.performance,
-    }
     panels = []
-    for title, value in charts.items():
+    for title, (axis, value) in _CHARTS.items():
         traces = []
         for d in drawn:
             found = [(p.position, value(p)) for p in d.positions
@@ -33,7 +35,7 @@ def positions(drawn: Sequence[Drawn]) -> Figure | None:
                 trace["error_y"] = {"type": "data", "array": errors, "thickness": 1, "width": 0}
                 traces.append(trace)
         if traces:
-            panels.append(panel(title, traces, legend=not panels, xaxis=POSITION_AXIS))
+            panels.append(panel(title, traces, legend=not panels, xaxis=POSITION_AXIS, yaxis=axis))
     return Figure(
         "positions", "Along the segment",
         "Of the later half of the dumped iterations, by position in the segment; bars are one "
@@ -55,7 +57,7 @@ def outcomes(drawn: Sequence[Drawn]) -> Figure | None:
         for name, (colour, share) in _SHARES.items()
     ]
     chart = panel("share of groups", traces, legend=True, height=110 + 26 * len(labels),
-                  yaxis={"autorange": "reversed"}, xaxis={"tickformat": ".0%", "range": [0, 1]})
+                  yaxis={"autorange": "reversed"}, xaxis={"tickformat": ".0%", "range": [0, 1], "dtick": 0.25})
     chart["layout"] |= {"barmode": "stack", "hovermode": "closest"}
     return Figure(
         "outcomes", "Outcomes of the groups at the two hardest positions",

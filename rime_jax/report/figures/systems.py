@@ -4,33 +4,26 @@ from collections.abc import Sequence
 from typing import Any
 
 from rime_jax.report.evaluations import Value
-from rime_jax.report.figures.traces import Figure, Trace
+from rime_jax.report.figures.traces import Figure, Trace, panel
 from rime_jax.report.tables import Table, TableRow
-
-_GAP = 0.06
 
 
 def figure(sheet: Table) -> Figure:
-    """A line a system, a column of dots for each quantity of the table."""
+    """A panel for each quantity of the table, in it a line a system."""
     labels = [row.system + (f" · {row.who}" if row.who else "") for row in sheet.rows]
-    layout: dict[str, Any] = {
-        "height": 100 + 24 * len(labels), "hovermode": "closest",
-        "yaxis": {"tickvals": list(range(len(labels))), "ticktext": labels, "automargin": True,
-                  "range": [len(labels) - 0.4, -0.6], "zeroline": False},
-    }
-    traces, count = [], len(sheet.columns)
-    width = (1 - _GAP * (count - 1)) / count
-    for i, (column, title) in enumerate(sheet.columns.items()):
-        number = "" if i == 0 else str(i + 1)
-        start = i * (width + _GAP)
-        layout["xaxis" + number] = {"domain": [start, min(start + width, 1)], "side": "top",
-                                    "title": {"text": title}, "nticks": 5}
-        traces += [{**trace, "xaxis": "x" + number, "yaxis": "y", "showlegend": i == 0}
-                   for trace in _dots(sheet.rows, column)]
+    yaxis: dict[str, Any] = {
+        "tickvals": list(range(len(labels))), "ticktext": labels, "zeroline": False,
+        "range": [len(labels) - 0.4, -0.6]}
+    panels = [
+        panel(title, _dots(sheet.rows, column), legend=i == 0, height=70 + 24 * len(labels),
+              xaxis={"nticks": 6}, yaxis=yaxis)
+        for i, (column, title) in enumerate(sheet.columns.items())
+    ]
+    for chart in panels:
+        chart["layout"]["hovermode"] = "closest"
     return Figure(f"systems-{sheet.id}", sheet.title, "Hollow: published. Filled: ours, with the "
                   "95 % interval of the evaluation, or one standard error over runs. The list of "
-                  "runs says of which model and setting ours are.",
-                  [{"title": "", "data": traces, "layout": layout}])
+                  "runs says of which model and setting ours are.", panels)
 
 
 def _dots(rows: Sequence[TableRow], column: str) -> list[Trace]:

@@ -95,7 +95,9 @@ def health(drawn: Sequence[Drawn]) -> Figure | None:
         traces = [line(d.run.name, moving_mean(points), d.style)
                   for d in drawn if (points := d.run.curve(tag))]
         if traces:
-            panels.append(panel(title, traces, legend=not panels, height=210))
+            # Left alone, plotly centres a curve of zeros in -1 … 1.
+            axis = {} if any(any(trace["y"]) for trace in traces) else {"range": [-0.04, 1]}
+            panels.append(panel(title, traces, legend=not panels, yaxis=axis, height=210))
     return Figure(
         "health", "What can go wrong",
         "Moving means over a tenth of the run. Correlations of the improvement w are within "
