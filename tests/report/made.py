@@ -3,6 +3,8 @@
 import gzip
 import json
 import pathlib
+import random
+import string
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +23,11 @@ def row(group: int, sibling: int, position: int, **fields: Any) -> dict[str, Any
         "format_errors": 0, "metrics": {"correct_facts": 0.5},
         "transcript": [["environment", "stone and potions"], ["actor", "use red"]], "version": 3,
     } | fields
+
+
+def noise(characters: int) -> str:
+    """A text that does not become smaller when it is packed."""
+    return "".join(random.Random(0).choices(string.ascii_letters + string.digits, k=characters))
 
 
 def write_run(
