@@ -19,7 +19,7 @@ from typing import Any
 import ml_collections
 
 from rime_jax import config as config_lib
-from rime_jax import experiment, parts
+from rime_jax import experiment, parts, starting_point
 from rime_jax import streams as streams_lib
 from rime_jax.envs.codebase import levels, published, streams
 from rime_jax.rollout.collect import collect
@@ -153,9 +153,7 @@ def _policy(built: parts.Parts, run: pathlib.Path | None) -> tuple[str, dict[str
         return built.config.sampler.openai_model, {}, 0
     if run is None:
         return built.config.model.path, built.initial_sets(), 0
-    from rime_jax import train
-
-    step, params = train.restore_params(built, run)
+    step, params = starting_point.newest(built, run)
     return f"{run} step {step}", params, step
 
 

@@ -3,14 +3,14 @@
 import contextlib
 import dataclasses
 import pathlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import ml_collections
 import numpy as np
 
 from rime_jax import config as config_lib
-from rime_jax import distributed, domains, judges, samplers, streams
+from rime_jax import distributed, domains, judges, samplers
 from rime_jax.judge import base as judge_base
 from rime_jax.policy import base as policy_base
 from rime_jax.policy import chat as chat_lib
@@ -49,7 +49,7 @@ class Parts:
 
     def context(
         self, temperature: float, judge: judge_base.Judge | None = None,
-        given_memory: Callable[[streams.Task, loop.Place], str] | None = None,
+        given_memory: context_lib.GivenMemory | None = None,
         scaffold: context_lib.Scaffold = "act_write", writer: context_lib.Speaker | None = None,
     ) -> loop.Context:
         """What rollouts share; without a judge nothing is scored (evaluation)."""

@@ -6,6 +6,7 @@
 import argparse
 import json
 import pathlib
+import re
 import sys
 from collections.abc import Sequence
 
@@ -56,8 +57,11 @@ def _final(run: pathlib.Path, tag: str) -> list[tuple[int, float]]:
     group, _, name = tag.partition("/")
     if group != "eval" or not file.is_file():
         return []
-    trained = list(json.loads(file.read_text())["policies"].items())[-1]
-    return [(int(trained[0].removeprefix("step ")), trained[1][name][0])]
+    for policy, row in json.loads(file.read_text())["policies"].items():
+        step = re.match(r"step (\d+)", policy)
+        if step and name in row:
+            return [(int(step[1]), row[name][0])]
+    return []
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -35,17 +35,46 @@ def sets(built: parts.Parts, params_at: Any) -> dict[str, Any]:
             for name, source in sorted(sources.items())}
 
 
-def newest(built: parts.Parts, run: pathlib.Path, params_at: Any) -> tuple[int, dict[str, Any]]:
+def newest(built: parts.Parts, run: pathlib.Path) -> tuple[int, dict[str, Any]]:
     """The newest checkpoint of a run of this configuration: (step, parameter sets).
 
     Raises:
       CheckpointError: there is none, or it is of another model.
     """
+    run, step = located(run)
+    return step, restored(built, run, step)
+
+
+def restored(built: parts.Parts, run: pathlib.Path, step: int) -> dict[str, Any]:
+    """The parameter sets of this configuration from a checkpoint, placed as `placement` says.
+
+    Raises:
+      CheckpointError: it is not there, or of another model.
+    """
+    roles = built.config.roles
+    return _restore(built, run, step, sorted({roles.act, roles.write}), placement(built))
+
+
+def located(where: pathlib.Path) -> tuple[pathlib.Path, int]:
+    """The run directory and the step of RUN (its newest checkpoint) or RUN/checkpoints/STEP.
+
+    Raises:
+      CheckpointError: there is no such checkpoint.
+    """
+    run, name = ((where.parent.parent, where.name) if where.parent.name == "checkpoints"
+                 else (where, "last"))
     steps = _steps(run)
     if not steps:
         raise checkpoint.CheckpointError(f"{run} has no checkpoint yet; train it first")
-    roles = built.config.roles
-    return steps[-1], _restore(built, run, steps[-1], sorted({roles.act, roles.write}), params_at)
+    if name != "last" and (not name.isdigit() or int(name) not in steps):
+        raise checkpoint.CheckpointError(f"{where} is no checkpoint; {run} has those of steps "
+                                         f"{steps}")
+    return run, steps[-1] if name == "last" else int(name)
+
+
+def is_run(where: pathlib.Path) -> bool:
+    """Whether this is a run directory or RUN/checkpoints/STEP; a directory of a model is not."""
+    return where.parent.name == "checkpoints" or (where / "checkpoints").is_dir()
 
 
 def placement(built: parts.Parts) -> Any:

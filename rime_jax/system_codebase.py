@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from rime_jax import experiment, memory, parts
+from rime_jax import experiment, memory, parts, starting_point
 from rime_jax.envs.codebase import interface, sandbox
 from rime_jax.rollout import episode, loop
 from rime_jax.rollout.trajectory import Role
@@ -207,12 +207,10 @@ def open_run(run: str, overrides: Sequence[str] = ()) -> loop.Context:
     Raises:
       ConfigError, ModelError, CheckpointError: the run cannot be used, and the remedy.
     """
-    from rime_jax import train
-
     directory = pathlib.Path(run)
     config = experiment.read(str(directory / "config.json"), overrides)
     built = parts.build(config)
-    step, params = train.restore_params(built, directory)
+    step, params = starting_point.newest(built, directory)
     asyncio.run(built.sampler.publish(params, step))
     return built.context(config.eval.temperature)
 

@@ -26,7 +26,6 @@ import numpy as np
 from rime_jax import config as config_lib
 from rime_jax import (
     distributed,
-    evaluate,
     experiment,
     guards,
     judges,
@@ -38,6 +37,7 @@ from rime_jax import (
     streams,
     training_data,
 )
+from rime_jax.evaluation import journal, protocols, tables
 from rime_jax.judge import timed
 from rime_jax.learner import batch as batch_lib
 from rime_jax.learner import credit as credit_lib
@@ -91,7 +91,7 @@ def train(
     learner = make_learner(built)
     starting_point.check_branch(built, learner.params_at)
     source = streams.StreamSource(built.domain.make_stream("train"), config.seed)
-    evaluate.held_out_streams(built)
+    evaluated = protocols.prepared(built)
     # Locked first: a process that is refused must not touch the files of the one that trains.
     held = directory.lock() if processes.first else contextlib.nullcontext()
     with held, asyncio.Runner() as runner:
@@ -99,20 +99,11 @@ def train(
             if processes.first:
                 directory.create_or_resume(config, config.resume)
             distributed.check_shared(processes, directory.config)
-            trainer = Trainer(built, learner, source, directory, processes)
+            trainer = Trainer(built, evaluated, learner, source, directory, processes)
             with contextlib.closing(trainer):
                 return runner.run(trainer.run())
         finally:
             runner.run(built.sampler.close())
-
-
-def restore_params(built: parts.Parts, run: pathlib.Path) -> tuple[int, dict[str, Any]]:
-    """The newest checkpoint of a run directory: (step, parameter sets).
-
-    Raises:
-      CheckpointError: there is none, or it is of another model.
-    """
-    return starting_point.newest(built, run, starting_point.placement(built))
 
 
 def make_learner(built: parts.Parts) -> update_lib.Learner:
@@ -132,10 +123,11 @@ class Trainer:
     """One run: its parts, the learner's state, and where it is written."""
 
     def __init__(
-        self, built: parts.Parts, learner: update_lib.Learner, source: streams.StreamSource,
-        directory: run_dir.RunDir, processes: distributed.Processes,
+        self, built: parts.Parts, evaluated: parts.Parts, learner: update_lib.Learner,
+        source: streams.StreamSource, directory: run_dir.RunDir,
+        processes: distributed.Processes,
     ):
-        self.config = config = built.config
+        self.config, self.evaluated = (config := built.config), evaluated
         self.built, self.learner, self.source, self.directory = built, learner, source, directory
         self.processes, self.stop = processes, distributed.Stop(processes)
 
@@ -327,17 +319,10 @@ class Trainer:
             self._write_line(found)
 
     async def _quick_evaluation(self) -> dict[str, float]:
-        played = await self._play(self.state.params, self.step, self.config.eval.rollouts_during)
-        values = evaluate.statistics(played)
-        return {
-            f"eval/{name}": float(np.nanmean(v)) for name, v in values.items()
-            if not np.isnan(v).all()
-        }
-
-    async def _play(
-        self, params: Mapping[str, Any], version: int, rollouts: int
-    ) -> evaluate.Played:
-        return await evaluate.play(self.built, params, version, rollouts, self.stop)
+        """What the policy scores now, in the first of the scaffolds."""
+        played = await protocols.play(
+            self.evaluated, self.config.eval.rollouts_during, self.stop)
+        return {f"eval/{name}": value for name, value in protocols.curves(played).items()}
 
     async def _finish(self) -> None:
         """The held-out table of initial and trained policy, and the trained model's files."""
@@ -349,23 +334,32 @@ class Trainer:
                 self.directory.path / "model" / name, self.built.policy, params,
                 self.built.tokenizer,
             )
-        self._say(evaluate.announcement(config, 2))
         first, trained = "branch point" if config.model.branch_from else "initial", f"step {step}"
+        self._say(tables.announcement(config, [first, trained]))
         beginning = starting_point.sets(self.built, self.learner.params_at)
-        policies = {
-            first: await self._play(beginning, 0, config.eval.rollouts),
-            trained: await self._play(self.state.params, step, config.eval.rollouts),
-        }
+        played = await self._play(first, beginning, 0)
+        played |= await self._play(trained, self.state.params, step)
         if self.recorder is None:
             return
-        found = evaluate.results(policies, evaluate.floors(self.built), config)
-        evaluate.save(found, self.directory.eval, "final")
-        final = found["policies"][trained]
+        found = protocols.results(played, self.evaluated)
+        text = tables.save(found, self.directory.eval, "final")
+        last = played[protocols.row_name(trained, config.eval.scaffolds[0])]
         self.recorder.evaluation(step, {
-            f"eval/{name}": final[name][0] for name in evaluate.COLUMNS
-            if not np.isnan(final[name][0])
-        })
-        self._say("\n" + evaluate.table(found))
+            f"eval/{name}": value for name, value in protocols.curves(last).items()})
+        self._say("\n" + text)
+
+    async def _play(
+        self, name: str, params: Mapping[str, Any], version: int
+    ) -> dict[str, protocols.Played]:
+        """The rows of one policy in the final table."""
+        config, place = self.config, self.directory.eval / "played"
+        await self.built.sampler.publish(params, version)
+        with journal.opened(place, config, {"final": name}, self.processes) as kept:
+            return {
+                protocols.row_name(name, scaffold): await protocols.play(
+                    self.evaluated, config.eval.rollouts, self.stop, scaffold=scaffold,
+                    journal=kept)
+                for scaffold in config.eval.scaffolds}
 
     def _kl(self, batches: _Batches) -> dict[str, float]:
         """KL to the initial policy (k3) over the first mini-batch of each set."""

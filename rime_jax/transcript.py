@@ -16,7 +16,8 @@ from collections.abc import Sequence
 
 import ml_collections
 
-from rime_jax import evaluate, experiment, parts
+from rime_jax import experiment, parts, starting_point
+from rime_jax.evaluation import heldout, tables
 from rime_jax.judge.base import CRITERIA
 from rime_jax.rollout import collect, trajectory
 
@@ -32,7 +33,7 @@ def markdown(rollout: trajectory.Rollout, built: parts.Parts, command: str) -> s
     scores = [record.performance for record in rollout.tasks]
     lines = [
         f"# Transcript of {built.config.name}", f"Made by `{command}`.",
-        f"{evaluate.setting(built.config)}; stream {rollout.stream.id}, "
+        f"{tables.setting(built.config)}; stream {rollout.stream.id}, "
         f"`{json.dumps(dict(rollout.stream.info))}`.",
         "Performance (score / oracle) by trial: " + ", ".join(map(_number, scores)) + ".",
     ]
@@ -113,14 +114,12 @@ async def _play(
 ) -> tuple[parts.Parts, trajectory.Rollout]:
     async with parts.opened(config) as built:
         if run is None:
-            version, params = 0, built.initial_sets()
+            version, params = 0, starting_point.sets(built, starting_point.placement(built))
         else:
-            from rime_jax import train
-
-            version, params = train.restore_params(built, run)
+            version, params = starting_point.newest(built, run)
         await built.sampler.publish(params, version)
         context = built.context(config.eval.temperature, judge=built.judge)
-        stream = evaluate.held_out_streams(built)[0]
+        stream = heldout.held_out_streams(built)[0]
         (rollout,) = await collect.collect(context, [stream], 1, (config.eval.seed,))
         return built, rollout
 

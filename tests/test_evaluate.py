@@ -1,228 +1,114 @@
-"""The table's numbers against closed forms, and what the players of it are shown."""
+"""The program: who can be evaluated, where results go, and what is refused."""
 
-import asyncio
-import dataclasses
 import json
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from rime_jax import domains, evaluate, parts
-from rime_jax.envs.alchemy import oracle
-from tests.scripted import CHAT, ScriptedSampler, small_config, warm_model
+from rime_jax import evaluate, train
+from rime_jax.tracking import run_dir
+from tests.scripted import small_config, warm_model
 
-NAN = np.nan
+SIZES = dict(eval__streams=2, eval__rollouts=1, eval__bootstrap=100, sampler__slots=8,
+             learner__microbatch_rows=8)
+
+
+def config_file(directory, **options):
+    config = small_config(model__path=warm_model(), **SIZES, **options)
+    directory.mkdir(exist_ok=True)
+    (directory / "config.json").write_text(json.dumps(config.to_dict()))
+    return str(directory / "config.json")
 
 
 @pytest.fixture(scope="module")
-def built():
-    config = small_config(model__path=warm_model(), eval__streams=6, eval__rollouts=2,
-                          eval__bootstrap=200, sampler__slots=8)
-    return parts.build(config)
+def run(tmp_path_factory):
+    """A run of one step."""
+    directory = run_dir.RunDir(tmp_path_factory.mktemp("runs") / "mine")
+    config = small_config(
+        model__path=warm_model(), **SIZES, steps=1, run_dir=str(directory.path), eval__every=0,
+        rollout__group_size=2, rollout__streams_per_step=1)
+    assert train.train(config, directory)
+    return directory.path
 
 
-# ---------------------------------------------------------------------- arithmetic
+def results(path):
+    return json.loads(path.read_text())
 
 
-def test_the_interval_of_two_streams_is_its_closed_form():
-    """Means of two draws of {0, 1}: 0, 1/2 and 1 with chances 1/4, 1/2, 1/4."""
-    assert evaluate.interval(np.array([0.0, 1.0]), 4000) == (0.5, 0.0, 1.0)
-    assert evaluate.interval(np.array([0.25, NAN]), 100) == (0.25, 0.25, 0.25)
-
-
-def test_the_interval_of_many_streams_is_that_of_the_normal_law():
-    values = np.random.default_rng(0).normal(3, 2, 400)
-    mean, low, high = evaluate.interval(values, 4000)
-    half = 1.96 * values.std() / np.sqrt(400)
-    assert mean == pytest.approx(values.mean())
-    assert low == pytest.approx(mean - half, abs=0.05 * half + 0.01)
-    assert high == pytest.approx(mean + half, abs=0.05 * half + 0.01)
-
-
-def test_without_any_value_there_is_no_interval():
-    assert np.isnan(evaluate.interval(np.array([NAN, NAN]), 100)).all()
-
-
-@given(hnp.arrays(float, st.integers(1, 12), elements=st.floats(-5, 5)), st.integers(0, 3))
-def test_an_interval_holds_its_mean_and_ignores_lost_streams(values, lost):
-    mean, low, high = evaluate.interval(values, 200)
-    assert low - 1e-9 <= mean <= high + 1e-9 or len(values) < 8
-    assert values.min() - 1e-9 <= low <= high <= values.max() + 1e-9
-    assert evaluate.interval(np.append(values, [NAN] * lost), 200) == (mean, low, high)
-
-
-def test_statistics_of_a_small_table():
-    with_memory = np.array([[[0.0, 0.2, 0.4, 0.6], [0.4, 0.4, NAN, 0.8]],
-                            [[NAN, NAN, NAN, NAN], [0.1, 0.1, 0.3, 0.5]]])
-    stateless = np.array([[[0.1] * 4, [0.3] * 4], [[NAN] * 4] * 2])
-    facts = np.array([[0.5, 1.0], [NAN, NAN]])
-    found = evaluate.statistics(
-        evaluate.Played(with_memory, stateless, np.full_like(stateless, NAN), facts, lost=1))
-    first = (0.3 + (0.4 + 0.4 + 0.8) / 3) / 2
-    np.testing.assert_allclose(found["performance"], [first, 0.25])
-    np.testing.assert_allclose(found["stateless"], [0.2, NAN])
-    np.testing.assert_allclose(found["gain"], [first - 0.2, NAN])
-    np.testing.assert_allclose(
-        found["improvement"], [(0.5 + 0.8) / 2 - (0.1 + 0.4) / 2, 0.4 - 0.1])
-    np.testing.assert_allclose(found["correct_facts"], [0.75, NAN])
-    assert np.isnan(found["true_memory"]).all()
-
-
-def test_differences_are_paired_by_stream():
-    """Two policies that differ by a constant differ by it without any doubt."""
-    rng = np.random.default_rng(1)
-    base = rng.random((8, 2, 4))
-    played = {name: evaluate.Played(base + shift, base, base, base[:, :, 0], 0)
-              for name, shift in (("initial", 0.0), ("trained", 0.25))}
-    found = evaluate.results(played, {}, small_config(eval__bootstrap=200))
-    assert found["differences"]["trained - initial"]["gain"] == pytest.approx((0.25,) * 3)
-    low, high = found["policies"]["trained"]["performance"][1:]
-    assert high - low > 0.05
-
-
-# ---------------------------------------------------------------------- the table
-
-
-def test_the_table_has_a_row_for_everyone_and_a_cell_for_every_column(built):
-    base = np.random.default_rng(2).random((6, 2, 3))
-    one = evaluate.Played(base, base, np.full_like(base, NAN), base[:, :, 0], 0)
-    found = evaluate.results({"initial": one, "step 3": one}, evaluate.floors(built),
-                             built.config)
-    text = evaluate.table(found)
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {row.count("|") for row in rows} == {len(evaluate.COLUMNS) + 2}
-    for name in ("**initial**", "**step 3**", "step 3 - initial", "random actions", "bank only",
-                 "oracle"):
-        assert any(row.startswith(f"| {name} |") for row in rows)
-    assert text.startswith(evaluate.setting(built.config)) and "eased variant" in text
-
-
-def test_the_variant_is_named_and_the_benchmark_only_where_it_is_the_benchmark():
-    assert "values hidden" in evaluate.setting(small_config())
-    benchmark = dict(
-        env__value_display="shown", env__stones=3, env__supply="random", env__max_steps=20,
-        env__min_oracle=0, env__end_when_banked=False)
-    assert "the benchmark's rules" in evaluate.setting(small_config(**benchmark))
-    for name in benchmark:
-        eased = {k: v for k, v in benchmark.items() if k != name}
-        assert "eased variant" in evaluate.setting(small_config(**eased)), name
-
-
-def test_results_are_saved_as_json_and_markdown(tmp_path):
-    base = np.full((2, 1, 2), NAN)
-    one = evaluate.Played(base, base, base, base[:, :, 0], 4)
-    found = evaluate.results({"initial": one}, {}, small_config(eval__bootstrap=100))
-    evaluate.save(found, tmp_path, "mine")
-    saved = json.loads((tmp_path / "mine.json").read_text())
-    assert saved["policies"]["initial"]["performance"] == [None] * 3
-    assert saved["policies"]["initial"]["lost"] == 4
-    assert (tmp_path / "mine.md").read_text() == evaluate.table(found)
-
-
-# ---------------------------------------------------------------------- who plays what
-
-
-def test_floors_score_what_their_players_score(built):
-    """Bank-only by its definition under hidden values: the starting stones' worth."""
-    found = evaluate.floors(built)
-    assert set(found) == {"random actions", "bank only"}
-    rules = domains.alchemy_rules(built.config.env)
-    for s, stream in enumerate(evaluate.held_out_streams(built)):
-        for t, task in enumerate(stream.tasks):
-            payload = task.payload
-            worth = sum((-3, -1, 1, 15)[corner.bit_count()] for corner in payload["trial"].stones)
-            best = oracle.best_score(payload["chemistry"], payload["trial"], rules)
-            assert found["bank only"][s, 0, t] == pytest.approx(worth / best)
-
-
-def test_held_out_streams_depend_on_the_evaluations_options_alone(built):
-    def streams_with(**values):
-        config = small_config(eval__streams=6, **values)
-        return evaluate.held_out_streams(dataclasses.replace(
-            built, config=config, domain=domains.make(config)))
-
-    same = streams_with(seed=5, name="other", learner__lr=1.0)
-    assert same == evaluate.held_out_streams(built) == evaluate.held_out_streams(built)
-    assert streams_with(eval__seed=4) != same
-    train = built.domain.make_stream("train")
-    dealt = {train(i, np.random.default_rng((0, i))).info["chemistry"] for i in range(500)}
-    assert not dealt & {s.info["chemistry"] for s in same}
-
-
-def script(call):
-    """A player that banks; the first sibling keeps a memory, the other's is broken."""
-    if call.role == "write":
-        return "green large" if call.sibling == 0 else "green green"
-    return ("0 bank", "1 bank")[call.turn]
-
-
-def evaluated(built, script=script):
-    sampler = ScriptedSampler(script)
-    scripted = dataclasses.replace(built, sampler=sampler)
-    return asyncio.run(evaluate.play(scripted, {}, 9, built.config.eval.rollouts)), sampler
-
-
-def test_every_condition_plays_the_same_streams_with_the_memory_it_names(built):
-    played, sampler = evaluated(built)
-    assert sampler.version == 9
-    config = built.config
-    tasks = config.eval.streams * config.eval.rollouts * config.env.trials
-    own, rest = sampler.opened[: 2 * tasks], sampler.opened[2 * tasks :]
-    blank, true = rest[:tasks], rest[tasks:]
-    assert {s.place.role for s in own} == {"act", "write"} and len(true) == tasks
-    assert {s.place.role for s in rest} == {"act"}
-    held_out = evaluate.held_out_streams(built)
-    for sessions, memory_of in ((blank, lambda task: ""), (true, built.domain.true_memory)):
-        for session in sessions:
-            task = held_out[session.place.group].tasks[session.place.position]
-            memory = CHAT.text(memory_of(task))
-            assert session.opening[: len(memory)] == memory
-            assert CHAT.decode(session.opening[len(memory) : len(memory) + 1]) == ";"
-    # What banks at once scores the same however much it knows.
-    np.testing.assert_array_equal(played.with_memory, played.stateless)
-    np.testing.assert_array_equal(played.with_memory, played.true_memory)
-    assert played.with_memory.shape == (6, 2, 3) and played.lost == 0
-
-
-def test_facts_are_those_of_the_last_memory(built):
-    played, _ = evaluated(built)
-    truth = [built.domain.true_memory(s.tasks[0]) for s in evaluate.held_out_streams(built)]
-    right = np.array(["green large" in memory for memory in truth]) / 7
-    np.testing.assert_allclose(played.facts, np.stack([right, np.zeros(6)], axis=1))
-
-
-def test_a_rollout_lost_to_a_failure_is_counted_and_left_out(built):
-    def failing(call):
-        if call.role == "write" and call.group == 2 and call.sibling == 1:
-            return ConnectionError()
-        return script(call)
-
-    played, _ = evaluated(built, failing)
-    whole, _ = evaluated(built)
-    assert played.lost == 1 and np.isnan(played.with_memory[2, 1]).all()
-    np.testing.assert_allclose(evaluate.statistics(played)["performance"],
-                               evaluate.statistics(whole)["performance"])
-
-
-def test_evaluating_a_checkpoint_and_the_initial_policy_gives_a_table(built, tmp_path, capsys):
-    config = tmp_path / "config.json"
-    small = small_config(model__path=warm_model(), eval__streams=2, eval__rollouts=1,
-                         eval__bootstrap=100, sampler__slots=8, run_dir=str(tmp_path / "named"))
-    config.write_text(json.dumps(small.to_dict()))
+def test_evaluating_the_initial_policy_gives_a_table_and_the_same_one_again(tmp_path, capsys):
+    config = config_file(tmp_path, run_dir=str(tmp_path / "named"))
     evaluate.main([f"--config={config}"])
     printed = capsys.readouterr().out
     assert "| **initial** |" in printed and "initial.json" in printed
-    first = json.loads((tmp_path / "named/eval/initial.json").read_text())
-    evaluate.main([f"--config={config}", f"--out={tmp_path / 'again'}"])
-    assert json.loads((tmp_path / "again.json").read_text()) == first
+    first = results(tmp_path / "named/eval/initial.json")
+    evaluate.main([f"--config={config}", f"--out={tmp_path / 'elsewhere' / 'again'}"])
+    assert results(tmp_path / "elsewhere/again.json") == first
+
+
+def test_a_run_is_evaluated_beside_its_initial_policy_as_at_its_end(run):
+    evaluate.main([f"--run={run}"])
+    found, final = results(run / "eval/step_1.json"), results(run / "eval/final.json")
+    assert list(found["policies"]) == ["initial", "step 1"]
+    assert found == final
+
+
+def test_scaffolds_stand_beside_each_other(run):
+    evaluate.main([f"--run={run}", "--set", "eval.scaffolds=act_write,in_context,stateless",
+                   f"--out={run / 'eval' / 'scaffolds'}"])
+    found = results(run / "eval/scaffolds.json")
+    assert list(found["policies"]) == [
+        f"{policy}{scaffold}" for policy in ("initial", "step 1")
+        for scaffold in ("", ", in_context", ", stateless")]
+    assert [row["scaffold"] for row in found["policies"].values()] == [
+        "act_write", "in_context", "stateless"] * 2
+    alone = results(run / "eval/final.json")["policies"]
+    assert {name: found["policies"][name] for name in alone} == alone
+
+
+def test_actor_and_writer_can_be_different_models(run):
+    evaluate.main([f"--run={run}", "--writer=initial"])
+    (name, row), = results(run / "eval/others/step_1___writer_initial.json")["policies"].items()
+    assert name == "step 1 + writer initial" and row["lost"] == 0
+    # A model that is given twice is itself, where its writer reads a prompt of its own.
+    fresh = ["--set", "rollout.writer_context=fresh"]
+    evaluate.main([f"--run={run}", *fresh, f"--out={run / 'eval' / 'fresh'}"])
+    evaluate.main([f"--run={run}", *fresh, f"--writer={run}/checkpoints/1"])
+    (pair,) = results(run / "eval/others/step_1___writer_step_1.json")["policies"].values()
+    assert pair == results(run / "eval/fresh.json")["policies"]["step 1"]
+
+
+def test_a_model_or_a_checkpoint_of_another_run_can_act(run, tmp_path):
+    config = config_file(tmp_path, run_dir=str(tmp_path / "named"))
+    evaluate.main([f"--config={config}", f"--actor={run}"])
+    evaluate.main([f"--config={config}", f"--actor={warm_model()}"])
+    final = results(run / "eval/final.json")["policies"]
+    others = {file.stem: results(file)["policies"]
+              for file in (tmp_path / "named/eval/others").glob("*.json")}
+    assert others.pop("step_1_of_mine") == {"step 1 of mine": final["step 1"]}
+    ((model,),) = (found.values() for found in others.values())
+    assert model == final["initial"]
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--writer=http://127.0.0.1:1/v1"], "write http://127.0.0.1:1/v1#MODEL"),
+    (["--writer=nowhere"], "'nowhere': no directory with a config.json"),
+    (["--actor=nowhere/checkpoints/3"], "nowhere has no checkpoint yet"),
+    (["--writer=initial", "--actor=tiny-bytes-v1", "--set", "eval.scaffolds=in_context"],
+     "writes no memory"),
+])
+def test_who_cannot_play_is_refused_without_a_traceback(tmp_path, arguments, message):
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main([f"--config={config_file(tmp_path)}", *arguments])
+    assert message in stop.value.code
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run):
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main([f"--run={run}", f"--actor={run}/checkpoints/7"])
+    assert "has those of steps [1]" in stop.value.code
 
 
 def test_a_run_without_a_checkpoint_is_refused_without_a_traceback(tmp_path):
-    small = small_config(model__path=warm_model(), sampler__slots=8, learner__microbatch_rows=8)
-    (tmp_path / "config.json").write_text(json.dumps(small.to_dict()))
+    config_file(tmp_path)
     with pytest.raises(SystemExit) as stop:
         evaluate.main([f"--run={tmp_path}"])
     assert "has no checkpoint yet; train it first" in stop.value.code

@@ -19,7 +19,8 @@ from tensorboard.backend.event_processing import event_accumulator
 from tensorboard.util import tensor_util
 
 from rime_jax import config as config_lib
-from rime_jax import experiment, parts, train
+from rime_jax import experiment, parts, starting_point, train
+from rime_jax.evaluation import heldout
 from rime_jax.policy import qwen3, weights, words
 from rime_jax.tracking import bad_batches, checkpoint, metrics, run_dir, texts
 from tests import scripted
@@ -161,7 +162,7 @@ def test_the_trained_model_can_start_another_run(unbroken, tmp_path):
     directory, config = unbroken
     trained = str(directory.path / "model" / "policy")
     built = parts.build(tiny(trained, tmp_path / "next"))
-    _, params = train.restore_params(parts.build(config), directory.path)
+    _, params = starting_point.newest(parts.build(config), directory.path)
     jax.tree.map(np.testing.assert_array_equal, built.initial_params(),
                  jax.device_get(params["policy"]))
     before = parts.build(config).initial_params()
@@ -211,7 +212,7 @@ def test_sigterm_saves_and_the_run_continues_to_the_same_numbers(unbroken, model
     assert process.returncode == 0 and "Traceback" not in error, error
     assert "same command continues" in out
     directory = run_dir.RunDir(config.run_dir)
-    saved, _ = train.restore_params(parts.build(config), directory.path)
+    saved, _ = starting_point.newest(parts.build(config), directory.path)
     assert 2 <= saved < STEPS
     run(config)
     assert numbers(directory.path) == numbers(unbroken[0].path)
@@ -220,15 +221,15 @@ def test_sigterm_saves_and_the_run_continues_to_the_same_numbers(unbroken, model
 def test_a_signal_during_an_evaluation_loses_no_iteration(unbroken, model, tmp_path, monkeypatch):
     config = tiny(model, tmp_path / "evaluating", steps=4)
     directory = run_dir.RunDir(config.run_dir)
-    play = train.evaluate._play_own
+    play = heldout._play_own
 
-    async def interrupted(built, rollouts, own):
-        if built.sampler.version == 3:
+    async def interrupted(game, conditions):
+        if game.built.sampler.version == 3:
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(60)
-        return await play(built, rollouts, own)
+        return await play(game, conditions)
 
-    monkeypatch.setattr(train.evaluate, "_play_own", interrupted)
+    monkeypatch.setattr(heldout, "_play_own", interrupted)
     assert not train.train(config, directory)
     monkeypatch.undo()
     run(config)
@@ -392,7 +393,7 @@ def test_exactly_the_sets_that_train_and_earn_something_move(model, tmp_path, na
                   roles__act="a", roles__write="b", **values)
     directory = run(config)
     built = parts.build(config)
-    _, params = train.restore_params(built, directory.path)
+    _, params = starting_point.newest(built, directory.path)
     assert set(params) == {"a", "b"}
     for key, tree in params.items():
         same = [np.array_equal(x, y) for x, y in

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from rime_jax import config as config_lib
-from rime_jax import evaluate, experiment, parts, warm_start
+from rime_jax import experiment, parts, warm_start
+from rime_jax.evaluation import heldout
 from rime_jax.policy import chat
 from rime_jax.tracking import run_dir
 from tests import scripted
@@ -52,7 +53,7 @@ def test_more_evaluation_streams_than_held_out_chemistries_are_refused():
     config = config_lib.default()
     config.eval.streams = 65
     with pytest.raises(config_lib.ConfigError, match="eval.streams = 65, but only 64"):
-        evaluate.held_out_streams(parts.build(config))
+        heldout.held_out_streams(parts.build(config))
 
 
 def test_demonstrations_end_a_trial_in_which_no_stone_is_left():

@@ -1,8 +1,8 @@
 """Plays the held-out streams under each condition: the memory as written, blanked, swapped, …"""
 
+import asyncio
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from rime_jax import distributed, parts, streams
 from rime_jax.evaluation import corruption
 from rime_jax.evaluation.journal import Journal, Kept, Row
 from rime_jax.rollout.collect import collect
-from rime_jax.rollout.context import Place, Speaker
+from rime_jax.rollout.context import Context, GivenMemory, Place, Speaker
 
 # Condition → the label of its randomness. A corrupted memory meets that of the intact one, so that
 # nothing but the memory differs.
@@ -23,6 +23,7 @@ class Played:
     """Performance of one policy, nan where a task has no scale, was lost or was not played.
 
     Attributes:
+      scaffold: one of `eval.scaffolds`.
       with_memory, stateless, true_memory, swapped: [S streams, R rollouts, T positions].
       corrupted: [S, R, T], from the task on that read the false fact.
       corrected, still_false: [S, R, T], 1 or 0: what the memory after a task says instead of the
@@ -31,6 +32,7 @@ class Played:
       lost: rollouts that an infrastructure failure ended.
     """
 
+    scaffold: str
     with_memory: np.ndarray
     stateless: np.ndarray
     true_memory: np.ndarray
@@ -43,29 +45,17 @@ class Played:
 
 
 async def play(
-    built: parts.Parts, rollouts: int, stop: distributed.Stop | None = None, *,
-    scaffold: str | None = None, writer: Speaker | None = None, journal: Journal | None = None,
+    built: parts.Parts, rollouts: int, stop: distributed.Stop, scaffold: str,
+    writer: Speaker | None, journal: Journal,
 ) -> Played:
-    """Plays the held-out streams with what the samplers have, each process its share of them.
-
-    Args:
-      rollouts: of each stream.
-      stop: of the processes, all of which get the whole result; None: this one is alone.
-      scaffold: one of `eval.scaffolds`; None: the first.
-      writer: as in `rollout.context.Context`.
-      journal: has what was played before, and gets the rest.
-
-    Raises:
-      Stopped: it was told to stop.
-    """
-    stop = stop or distributed.Stop(distributed.ALONE)
-    mine = stop.processes.own(built.config.eval.streams)
-    game = _Game(built, scaffold or built.config.eval.scaffolds[0], writer, rollouts,
-                 held_out_streams(built), mine, journal or Journal())
-    lost = await stop.run(_play_own(game, ["with_memory"]))
+    """Plays the held-out streams; see `protocols.play`."""
+    game = _Game(built, scaffold, writer, rollouts, held_out_streams(built),
+                 stop.processes.own(built.config.eval.streams), journal)
+    lost = await stop.run(_play_own(game, ["with_memory", *game.beside()]))
     # A process may have to read a memory that another one's policy wrote.
-    game.memories.update(*stop.processes.gather(game.own_memories()))
-    lost += await stop.run(_play_own(game, game.others()))
+    for memories in stop.processes.gather(game.own_memories()):
+        game.memories.update(memories)
+    lost += await stop.run(_play_own(game, game.behind()))
     shares = stop.processes.gather((game.arrays(), lost))
 
     def whole(name: str) -> np.ndarray:
@@ -74,20 +64,24 @@ async def play(
             array[i :: len(shares)] = share[name][i :: len(shares)]
         return array
 
-    return Played(**{name: whole(name) for name in shares[0][0]},
+    return Played(scaffold, **{name: whole(name) for name in shares[0][0]},
                   lost=sum(lost for _, lost in shares))
 
 
 async def _play_own(game: "_Game", conditions: Sequence[str]) -> int:
-    """Plays the streams of one process; the number of rollouts that were lost."""
-    lost = 0
-    for condition in conditions:
+    """Plays the streams of one process, all conditions side by side.
+
+    Returns:
+      The number of rollouts that an infrastructure failure ended.
+    """
+    async def one(condition: str) -> int:
         context, kept = game.condition(condition)
         played = await collect(
             context, [game.streams[i] for i in game.mine], game.rollouts,
             (game.built.config.eval.seed, _LABELS[condition]), game.mine, kept)
-        lost += sum(r.failure is not None for r in played)
-    return lost
+        return sum(r.failure is not None for r in played)
+
+    return sum(await asyncio.gather(*map(one, conditions)))
 
 
 class _Game:
@@ -105,22 +99,28 @@ class _Game:
         self.built, self.rollouts, self.streams, self.mine = built, rollouts, held_out, mine
         self.memories: dict[tuple[int, int, int], str] = {}
         self._scaffold, self._writer, self._journal = scaffold, writer, journal
+        self._kept: dict[str, Kept] = {}
         self._corruptions: dict[tuple[int, int], tuple[int, corruption.Corruption]] = {}
 
-    def others(self) -> list[str]:
-        """The conditions beside the intact memory; some mean nothing without a written one."""
-        chosen = self.built.config.eval.interventions
-        found = ["stateless"] if "blanked" in chosen else []
-        if self._scaffold == "act_write":
-            found += ["true_memory"] if self.built.domain.true_memory is not None else []
-            found += [name for name in ("swapped", "corrupted") if name in chosen]
+    def beside(self) -> list[str]:
+        """The conditions that need no memory of the intact one."""
+        found = ["stateless"] if "blanked" in self.built.config.eval.interventions else []
+        if self._scaffold == "act_write" and self.built.domain.true_memory is not None:
+            found.append("true_memory")
         return found
 
-    def condition(self, name: str) -> tuple[Any, Kept]:
+    def behind(self) -> list[str]:
+        """The conditions that begin from written memories."""
+        if self._scaffold != "act_write":
+            return []
+        return [name for name in ("swapped", "corrupted")
+                if name in self.built.config.eval.interventions]
+
+    def condition(self, name: str) -> tuple[Context, Kept]:
         """What the rollouts of a condition share, and where they begin."""
         given, begins = None, None
         if name == "stateless" or (name == "with_memory" and self._scaffold == "stateless"):
-            given = _nothing
+            given = nothing
         elif name == "true_memory":
             given = _of_task(self.built.domain.true_memory)
         elif name == "swapped":
@@ -135,49 +135,38 @@ class _Game:
             self.built.config.eval.temperature, given_memory=given,
             scaffold="in_context" if self._scaffold == "in_context" else "act_write",
             writer=self._writer)
-        return context, Kept(self._journal, self._key(name), begins)
+        kept = Kept(self._journal, f"{self._scaffold}/{name}", given, begins)
+        self._kept[name] = kept
+        return context, kept
 
     def own_memories(self) -> dict[tuple[int, int, int], str]:
-        return {(s, r, t): row.memory_before for s, r, t, row in self._rows("with_memory")}
+        return {(row.group, row.sibling, row.position): row.memory_before
+                for row in self._rows("with_memory")}
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The fields of `Played` but `lost`; nan for the streams of other processes."""
         shape = (len(self.streams), self.rollouts, max(len(s.tasks) for s in self.streams))
-        found = {name: np.full(shape, np.nan) for name in _LABELS}
-        for name, array in found.items():
-            for s, r, t, row in self._rows(name):
-                if row.performance is not None and self._played(name, s, r):
-                    array[s, r, t] = row.performance
-        found |= {name: np.full(shape, np.nan) for name in ("corrected", "still_false")}
+        names = (*_LABELS, "corrected", "still_false")
+        found = {name: np.full(shape, np.nan) for name in names}
+        for name in _LABELS:
+            for row in self._rows(name):
+                if row.performance is not None:
+                    found[name][row.group, row.sibling, row.position] = row.performance
         fmt = self.built.domain.memory_format
-        for s, r, t, row in self._rows("corrupted"):
-            if self._played("corrupted", s, r):
-                fate = corruption.fate(self._corruptions[s, r][1], row.memory_after, fmt)
-                found["corrected"][s, r, t] = fate == "corrected"
-                found["still_false"][s, r, t] = fate == "false"
+        for row in self._rows("corrupted"):
+            _, made = self._corruptions[row.group, row.sibling]
+            fate = corruption.fate(made, row.memory_after, fmt)
+            at = row.group, row.sibling, row.position
+            found["corrected"][at] = fate == "corrected"
+            found["still_false"][at] = fate == "false"
         return found | {"facts": self._facts(shape[:2])}
 
-    def _rows(self, condition: str) -> list[tuple[int, int, int, Row]]:
-        found = []
-        for s in self.mine:
-            for r in range(self.rollouts):
-                for t in range(len(self.streams[s].tasks)):
-                    row = self._journal.get(self._key(condition), s, r, t)
-                    if row is not None:
-                        found.append((s, r, t, row))
-        return found
-
-    def _key(self, condition: str) -> str:
-        if condition == "swapped":
-            # Whose memory a stream reads depends on how many there are.
-            condition = f"swapped among {len(self.streams)}"
-        return condition if self._scaffold == "act_write" else f"{self._scaffold}/{condition}"
-
-    def _played(self, condition: str, s: int, r: int) -> bool:
-        """Whether what the journal has of it belongs to this evaluation."""
-        if condition == "corrupted":
-            return (s, r) in self._corruptions
-        return condition == "with_memory" or condition in self.others()
+    def _rows(self, condition: str) -> Iterator[Row]:
+        """What was played of a condition, each rollout in order."""
+        if condition in self._kept:
+            for s in self.mine:
+                for r in range(self.rollouts):
+                    yield from self._kept[condition].rows(self.streams[s], s, r)
 
     def _partners(self) -> dict[tuple[int, int], int]:
         """(stream, rollout) → the next stream of another chemistry that has all its memories."""
@@ -215,10 +204,11 @@ class _Game:
         array = np.full(shape, np.nan)
         domain = self.built.domain
         if domain.memory_truth is not None and self._scaffold == "act_write":
-            for s, r, t, row in self._rows("with_memory"):
-                # Rows come in order: that of the last task stays.
+            for row in self._rows("with_memory"):
+                # That of the last task stays.
                 items, _ = domain.memory_format.parse_items(row.memory_after)
-                array[s, r] = domain.memory_truth(self.streams[s].tasks[t], items)["correct_facts"]
+                task = self.streams[row.group].tasks[row.position]
+                array[row.group, row.sibling] = domain.memory_truth(task, items)["correct_facts"]
         return array
 
 
@@ -234,11 +224,12 @@ class _Swapped:
         return self.memories[partner, place.sibling, place.position]
 
 
-def _nothing(task: streams.Task, place: Place) -> str:
+def nothing(task: streams.Task, place: Place) -> str:
+    """The memory of a stateless rollout."""
     return ""
 
 
-def _of_task(memory_of: Any) -> Any:
+def _of_task(memory_of: Callable[[streams.Task], str]) -> GivenMemory:
     return lambda task, place: memory_of(task)
 
 

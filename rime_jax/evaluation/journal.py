@@ -5,15 +5,19 @@ played later is what would have been played. A file belongs to one policy in one
 is their digest) and one process; all processes read all files of the digest.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rime_jax import streams
-from rime_jax.rollout.context import Carried
+import ml_collections
+
+import rime_jax
+from rime_jax import distributed, streams
+from rime_jax.rollout.context import Carried, GivenMemory, Place
 from rime_jax.rollout.history import Past
 from rime_jax.rollout.trajectory import TaskRecord
 from rime_jax.tracking import metrics
@@ -61,7 +65,8 @@ class Journal:
                     row = _row(line)
                     if row is not None:
                         self._rows[row.key] = row
-            self._file = file.open("ab")
+            # Unbuffered, so that a line is one write and a kill tears none of those before it.
+            self._file = file.open("ab", buffering=0)
             # A line that a kill cut off must not swallow the next one.
             self._file.write(b"\n")
 
@@ -70,7 +75,6 @@ class Journal:
         if self._file is not None:
             line = json.dumps(metrics.jsonable(dataclasses.asdict(row)))
             self._file.write(line.encode() + b"\n")
-            self._file.flush()
 
     def get(self, condition: str, group: int, sibling: int, position: int) -> Row | None:
         return self._rows.get((condition, group, sibling, position))
@@ -80,45 +84,88 @@ class Journal:
             self._file.close()
 
 
-def opened(directory: pathlib.Path, of: Mapping[str, Any], process: int) -> Journal:
-    """The journal of what `of` describes.
+@contextlib.contextmanager
+def opened(
+    directory: pathlib.Path, config: ml_collections.ConfigDict, who: Mapping[str, Any],
+    processes: distributed.Processes = distributed.ALONE,
+) -> Iterator[Journal]:
+    """The journal of a policy in the setting of a configuration.
+
+    How many streams, rollouts, runs or samples are played, and under which conditions, makes no
+    other journal: each task has its place in it.
 
     Args:
-      of: everything that the results depend on, as JSON values.
-      process: the number of this one.
+      directory: of the journals.
+      who: JSON values that tell the policy from any other.
     """
-    text = json.dumps(metrics.jsonable(of), sort_keys=True)
+    text = json.dumps(metrics.jsonable(
+        {"who": who, "version": rime_jax.__version__, **_setting(config)}), sort_keys=True)
+    # The hosts' clocks and file systems may differ in what they say of a file.
+    text = processes.gather(text)[0]
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    journal = Journal(directory / f"{digest}-{process}.jsonl", f"{digest}-*.jsonl")
-    # For people: which file is whose.
-    metrics.write_atomically(directory / f"{digest}.json", text.encode())
-    return journal
+    journal = Journal(directory / f"{digest}-{processes.index}.jsonl", f"{digest}-*.jsonl")
+    if processes.first:  # For people: which file is whose.
+        metrics.write_atomically(directory / f"{digest}.json", text.encode())
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def _setting(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """Everything beside the policy that the play of a task depends on."""
+    files = (config.env.episodes_file, config.env.split_file, config.env.tasks_file,
+             config.env.libraries_file, config.env.levels_file, config.eval.tasks_file,
+             config.eval.libraries_file)
+    own = {name: config.eval[name] for name in ("seed", "temperature")}
+    contents = [hashlib.sha256(pathlib.Path(f).read_bytes()).hexdigest() for f in files if f]
+    return {"env": config.env.to_dict(), "rollout": config.rollout.to_dict(), "eval": own,
+            "files": contents}
 
 
 class Kept:
-    """See `rollout.context.Keeper`: the tasks of one condition."""
+    """See `rollout.context.Keeper`: the tasks of one condition.
+
+    A row counts where it is of the task that now stands there and read the memory that the task
+    would now read; what lies behind one that does not was played in another game.
+    """
 
     def __init__(
-        self, journal: Journal, condition: str,
+        self, journal: Journal, condition: str, given: GivenMemory | None = None,
         begins: Mapping[tuple[int, int], tuple[int, str]] | None = None,
     ):
         """Args:
+          given: of the condition, as in `rollout.context.Context`.
           begins: (group, sibling) → position at which the rollout begins, and its memory there;
             one that is missing is not played. None: all begin at 0 with an empty memory.
         """
-        self._journal, self._condition, self._begins = journal, condition, begins
+        self._journal, self._condition = journal, condition
+        self._given, self._begins = given, begins
 
     def start(self, stream: streams.Stream, group: int, sibling: int) -> tuple[int, Carried]:
-        position, memory = 0, ""
-        if self._begins is not None:
-            position, memory = self._begins.get((group, sibling), (len(stream.tasks), ""))
-        past: list[Past] = []
-        while (row := self._journal.get(self._condition, group, sibling, position)) is not None:
+        position, memory = self._begin(stream, group, sibling)
+        rows = self.rows(stream, group, sibling)
+        past = tuple(row.past for row in rows if row.past is not None)
+        return position + len(rows), Carried(rows[-1].memory_after if rows else memory, past)
+
+    def rows(self, stream: streams.Stream, group: int, sibling: int) -> list[Row]:
+        """What a rollout has played so far, in order."""
+        position, memory = self._begin(stream, group, sibling)
+        found: list[Row] = []
+        for t, task in enumerate(stream.tasks[position:], start=position):
+            row = self._journal.get(self._condition, group, sibling, t)
+            if self._given is not None:
+                memory = self._given(task, Place((), group, sibling, t, 0))
+            if row is None or (row.task, row.memory_before) != (task.id, memory):
+                break
+            found.append(row)
             memory = row.memory_after
-            if row.past is not None:
-                past.append(row.past)
-            position += 1
-        return position, Carried(memory, tuple(past))
+        return found
+
+    def _begin(self, stream: streams.Stream, group: int, sibling: int) -> tuple[int, str]:
+        if self._begins is None:
+            return 0, ""
+        return self._begins.get((group, sibling), (len(stream.tasks), ""))
 
     def finished(
         self, group: int, sibling: int, position: int, record: TaskRecord, carried: Carried

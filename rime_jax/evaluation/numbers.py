@@ -1,6 +1,5 @@
 """Means and 95 % intervals of what was played; differences are paired."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from rime_jax.evaluation.heldout import Played
 
 
 def statistics(played: Played) -> dict[str, np.ndarray]:
-    """Per-stream values [S] of each reported quantity; those of `tables.OPTIONAL` may be all nan."""
+    """Per-stream values [S] of each reported quantity; all nan where it was not played."""
     half = played.with_memory.shape[2] // 2
     performance = per_stream(played.with_memory)
     stateless = per_stream(played.stateless)
@@ -87,10 +86,11 @@ def results(
         "trials": config.env.trials,
         "policies": {
             name: {
+                "scaffold": played.scaffold,
                 "rollouts": played.with_memory.shape[1],
                 "lost": played.lost,
                 "by_position": by_position(played.with_memory),
-                "cumulative_gain": cumulative_gain(played.with_memory, played.stateless),
+                **cumulative_gain(played),
                 **{q: mean(v) for q, v in values[name].items() if _reported(q, v)},
                 **_corruption(played),
             }
@@ -135,22 +135,18 @@ def by_position(array: np.ndarray) -> list[float]:
             if (~np.isnan(array[:, :, t])).any()]
 
 
-def cumulative_gain(with_memory: np.ndarray, stateless: np.ndarray) -> dict[str, list[float]]:
-    """The gain that has added up at each position: its mean over streams and standard error.
+def cumulative_gain(played: Played) -> dict[str, Any]:
+    """The gain that has added up at each position: mean over streams and its standard error.
 
-    Args:
-      with_memory, stateless: [S, R, T] performance; a stream with a position that no rollout has
-        in both is left out.
+    Streams with a position that has no value are left out.
     """
-    with np.errstate(invalid="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # positions without any value
-        gain = np.nanmean(with_memory, axis=1) - np.nanmean(stateless, axis=1)
-    sums = gain[~np.isnan(gain).any(axis=1)].cumsum(axis=1)
-    if not len(sums):
-        return {"mean": [], "se": []}
-    se = sums.std(axis=0, ddof=1) / np.sqrt(len(sums)) if len(sums) > 1 else np.full(
-        sums.shape[1], np.nan)
-    return {"mean": sums.mean(axis=0).tolist(), "se": se.tolist()}
+    gains = _over_rollouts(played.with_memory) - _over_rollouts(played.stateless)
+    whole = gains[~np.isnan(gains).any(axis=1)]
+    if len(whole) == 0:
+        return {}
+    sums = whole.cumsum(axis=1)
+    se = sums.std(axis=0, ddof=1) / np.sqrt(len(sums)) if len(sums) > 1 else [np.nan] * len(sums[0])
+    return {"cumulative_gain_by_position": {"mean": sums.mean(axis=0).tolist(), "se": list(se)}}
 
 
 def last(array: np.ndarray) -> np.ndarray:
@@ -161,6 +157,12 @@ def last(array: np.ndarray) -> np.ndarray:
         if own.size:
             found[at] = own[-1]
     return found
+
+
+def _over_rollouts(array: np.ndarray) -> np.ndarray:
+    """[S, R, T] → [S, T]: means over the rollouts that have a value."""
+    present = (~np.isnan(array)).sum(axis=1)
+    return np.where(present > 0, np.nansum(array, axis=1) / np.maximum(present, 1), np.nan)
 
 
 def _halves(array: np.ndarray) -> np.ndarray:

@@ -15,10 +15,10 @@ import numpy as np
 from rime_jax import config as config_lib
 from rime_jax import distributed, parts, streams
 from rime_jax.envs.codebase import protocol
-from rime_jax.evaluation import tables
+from rime_jax.evaluation import heldout, tables
 from rime_jax.evaluation.journal import Journal, Kept
 from rime_jax.rollout.collect import collect
-from rime_jax.rollout.context import Place, Speaker
+from rime_jax.rollout.context import Speaker
 
 # Labels of the randomness.
 _RUNS, _BASELINE = 0, 1
@@ -40,27 +40,42 @@ class Played:
 
 
 async def play(
-    built: parts.Parts, stop: distributed.Stop | None = None, *, scaffold: str | None = None,
-    writer: Speaker | None = None, journal: Journal | None = None,
+    built: parts.Parts, stop: distributed.Stop, scaffold: str, writer: Speaker | None,
+    journal: Journal,
 ) -> Played:
-    """Plays the first held-out stream, or that of `eval.tasks_file`, with what the samplers have.
-
-    Args, Raises: as `heldout.play`.
-    """
-    stop, journal = stop or distributed.Stop(distributed.ALONE), journal or Journal()
-    scaffold = scaffold or built.config.eval.scaffolds[0]
+    """Plays one stream in all its orders, and stateless; see `protocols.play`."""
     game = _Game(built, scaffold, writer, journal)
-    runs = stop.processes.own(len(game.orders))
-    tasks = stop.processes.own(len(game.stream.tasks))
-    await stop.run(game.play(runs, tasks))
-    shares = stop.processes.gather(game.rewards(runs, tasks))
-    found = {key: reward for share in shares for key, reward in share.items()}
+    mine = stop.processes.own(len(game.orders)), stop.processes.own(len(game.stream.tasks))
+    await stop.run(game.play(*mine))
+    found: dict[tuple[str, int, int], float] = {}
+    for share in stop.processes.gather(game.rewards(*mine)):
+        found |= share
+    samples = range(built.config.eval.baseline_samples)
     return Played(
         scaffold,
-        [[(task.id, found["run", i, t]) for t, task in enumerate(order.tasks)]
+        [[(task.id, found.get(("run", i, t), np.nan)) for t, task in enumerate(order.tasks)]
          for i, order in enumerate(game.orders)],
-        {task.id: [found["baseline", t, k] for k in range(built.config.eval.baseline_samples)]
+        {task.id: [found.get(("baseline", t, k), np.nan) for k in samples]
          for t, task in enumerate(game.stream.tasks)})
+
+
+def orders(built: parts.Parts) -> list[streams.Stream]:
+    """The stream of each run: the first held-out one, or that of `eval.tasks_file`."""
+    config = built.config.eval
+    source = streams.StreamSource(built.domain.make_stream("heldout"), config.seed)
+    (stream,) = source.take(1)
+    return [protocol.shuffled(stream, run) for run in range(config.runs)]
+
+
+def totals(played: Played) -> dict[str, float]:
+    """Cumulative reward, gain and the stateless baseline's reward.
+
+    Raises:
+      ValueError: a task was lost to a failure.
+    """
+    score = protocol.score(played.runs, played.baseline)
+    return {"reward": float(score.reward.mean[-1]), "gain": float(score.gain.mean[-1]),
+            "stateless": score.baseline}
 
 
 def results(
@@ -102,8 +117,8 @@ def _row(played: Played, score: protocol.Score) -> dict[str, Any]:
         "reward": {"mean": score.reward.mean[-1], "se": score.reward.se[-1]},
         "gain": {"mean": score.gain.mean[-1], "se": se},
         "stateless": {"mean": score.baseline, "se": score.baseline_se},
-        "reward_by_position": curve(score.reward),
-        "gain_by_position": curve(score.gain),
+        "cumulative_reward_by_position": curve(score.reward),
+        "cumulative_gain_by_position": curve(score.gain),
         "reward_by_task": dict(score.reward_by_instance),
         "gain_by_task": dict(score.gain_by_instance),
         "played": [[list(pair) for pair in run] for run in played.runs],
@@ -117,42 +132,41 @@ class _Game:
     def __init__(
         self, built: parts.Parts, scaffold: str, writer: Speaker | None, journal: Journal
     ):
-        config = built.config
-        self.stream = streams.StreamSource(
-            built.domain.make_stream("heldout"), config.eval.seed).take(1)[0]
-        self.orders = [protocol.shuffled(self.stream, run) for run in range(config.eval.runs)]
-        self._config, self._journal = config, journal
-        # A scaffold's own stateless plays: its prompt is another one.
-        self._keys = f"{scaffold}/runs", f"{scaffold}/baseline"
-        own = dict(scaffold="in_context" if scaffold == "in_context" else "act_write",
-                   writer=writer)
-        temperature = config.eval.temperature
-        self._alone = built.context(temperature, given_memory=_nothing, **own)
+        self._config = built.config.eval
+        self.orders = orders(built)
+        self.stream = self.orders[0]
+        in_context = scaffold == "in_context"
+        own = dict(scaffold="in_context" if in_context else "act_write", writer=writer)
+        self._alone = built.context(
+            self._config.temperature, given_memory=heldout.nothing, **own)
         self._carrying = self._alone if scaffold == "stateless" else built.context(
-            temperature, **own)
+            self._config.temperature, **own)
+        # The prompts of the in-context scaffold are others, and so is its baseline.
+        baseline = "in_context/baseline" if in_context else "baseline"
+        self._baseline = Kept(journal, baseline, heldout.nothing)
+        self._runs = Kept(journal, f"{scaffold}/runs", self._carrying.given_memory)
 
     async def play(self, runs: Sequence[int], tasks: Sequence[int]) -> None:
         """Plays these runs, and the baseline of these tasks."""
-        seed = self._config.eval.seed
-        single = [streams.Stream(self.stream.tasks[t].id, (self.stream.tasks[t],)) for t in tasks]
+        seed = self._config.seed
         await asyncio.gather(
             collect(self._carrying, [self.orders[i] for i in runs], 1, (seed, _RUNS), runs,
-                    Kept(self._journal, self._keys[_RUNS])),
-            collect(self._alone, single, self._config.eval.baseline_samples,
-                    (seed, _BASELINE), tasks, Kept(self._journal, self._keys[_BASELINE])))
+                    self._runs),
+            collect(self._alone, [self._single(t) for t in tasks],
+                    self._config.baseline_samples, (seed, _BASELINE), tasks, self._baseline))
 
     def rewards(
         self, runs: Sequence[int], tasks: Sequence[int]
     ) -> dict[tuple[str, int, int], float]:
-        """(`run`, its number, position) and (`baseline`, task, sample) → reward, nan if lost."""
-        positions, samples = range(len(self.stream.tasks)), range(
-            self._config.eval.baseline_samples)
-        rows = {("run", i, t): self._journal.get(self._keys[_RUNS], i, 0, t)
-                for i in runs for t in positions}
-        rows |= {("baseline", t, k): self._journal.get(self._keys[_BASELINE], t, k, 0)
-                 for t in tasks for k in samples}
-        return {key: np.nan if row is None else row.reward for key, row in rows.items()}
+        """(`run`, its number, position) and (`baseline`, task, sample) → reward, but for what was
+        lost."""
+        found = {("run", i, row.position): row.reward
+                 for i in runs for row in self._runs.rows(self.orders[i], i, 0)}
+        return found | {
+            ("baseline", t, k): row.reward
+            for t in tasks for k in range(self._config.baseline_samples)
+            for row in self._baseline.rows(self._single(t), t, k)}
 
-
-def _nothing(task: streams.Task, place: Place) -> str:
-    return ""
+    def _single(self, task: int) -> streams.Stream:
+        own = self.stream.tasks[task]
+        return streams.Stream(own.id, (own,))

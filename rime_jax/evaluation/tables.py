@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ml_collections
@@ -72,7 +72,7 @@ def runs_table(found: Mapping[str, Any]) -> str:
     names = list(found["policies"])
     lines += ["", "Cumulative gain by position: " + "; ".join(
         f"{name} " + " ".join(f"{x:+.2f}" for x in found["policies"][name]
-                              ["gain_by_position"]["mean"]) for name in names)]
+                              ["cumulative_gain_by_position"]["mean"]) for name in names)]
     lines += ["", "| task | " + " | ".join(f"{n}: reward | gain" for n in names) + " |",
               "|---" * (1 + 2 * len(names)) + "|"]
     for task in found["instances"]:
@@ -101,9 +101,9 @@ def setting(config: ml_collections.ConfigDict) -> str:
     return f"Symbolic Alchemy, {rule}, graphs of {'/'.join(map(str, env.edges))} edges"
 
 
-def announcement(config: ml_collections.ConfigDict, policies: int) -> str:
+def announcement(config: ml_collections.ConfigDict, policies: Sequence[str]) -> str:
     """What an evaluation is about to do: it is silent while it works."""
-    who = "the initial policy" if policies == 1 else f"{policies} policies"
+    who = " and ".join(policies)
     if config.eval.protocol == "runs":
         return (f"Evaluating {who} on one stream in {config.eval.runs} orders, and stateless "
                 f"{config.eval.baseline_samples} times …")

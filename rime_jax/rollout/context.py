@@ -42,6 +42,10 @@ class Place:
                 ("act", "write").index(role))
 
 
+# (task, where it stands) → the memory that it starts from.
+GivenMemory = Callable[[streams.Task, Place], str]
+
+
 @dataclasses.dataclass(frozen=True)
 class Context:
     """What all rollouts share.
@@ -52,9 +56,9 @@ class Context:
       options: `config.rollout`.
       judge_timeout_s: seconds for one verdict; None: the judge sees to it.
       temperature: of sampling.
-      given_memory: (task, where it stands) → the memory that it starts from, instead of the one
-        written before; nothing is written, judged or carried then. A constant '' makes the
-        stateless counterpart of a checkpoint.
+      given_memory: the memory of each task, instead of the one written before; nothing is
+        written, judged or carried then. A constant '' makes the stateless counterpart of a
+        checkpoint.
       scaffold: `in_context` shows no memory and writes none: earlier tasks stay in the
         conversation. Its samples are for evaluation only: a reply may have been sampled behind
         earlier tasks that its sample no longer holds.
@@ -69,7 +73,7 @@ class Context:
     options: ml_collections.ConfigDict
     judge_timeout_s: float | None
     temperature: float
-    given_memory: Callable[[streams.Task, Place], str] | None = None
+    given_memory: GivenMemory | None = None
     scaffold: Scaffold = "act_write"
     writer: Speaker | None = None
 

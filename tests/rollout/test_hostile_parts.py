@@ -5,14 +5,13 @@ import asyncio
 import dataclasses
 import logging
 import threading
-import types
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rime_jax import domains, evaluate, training_data
+from rime_jax import domains, training_data
 from rime_jax.envs.base import Outcome, Turn
 from rime_jax.judge.base import Verdict
 from rime_jax.judge.lexical import LexicalJudge
@@ -463,20 +462,3 @@ def test_credit_is_compared_with_the_items_that_the_next_task_sees(on_malformed,
     training_data.credit_metrics(rollouts, rewards, credit_lib.credit(rewards, config.reward))
     expected = [[len(PARSE(r.memory_after)[0]) for r in rollout.tasks] for rollout in rollouts]
     assert any(np.array_equal(y, [expected]) for y in compared)
-
-
-def test_evaluated_facts_are_those_of_the_memory_that_stands():
-    """The truth is written once, and what follows it is not taken over."""
-    config = small_config(rollout__on_malformed="keep")
-    domain, (stream,) = domains.make(config), streams_of(config)
-    truth = domain.true_memory(stream.tasks[0])
-
-    def write(call):
-        if call.role == "act":
-            return script(call)
-        return "bank bank" if call.position else truth
-
-    rollouts, _ = play(write, config=config, streams=[stream])
-    assert rollouts[0].tasks[-1].written.items == ()
-    built = types.SimpleNamespace(domain=domain)
-    assert evaluate._facts(built, rollouts, (1, 1)).tolist() == [[1]]

@@ -7,7 +7,8 @@ import jax
 import numpy as np
 import pytest
 
-from rime_jax import evaluate, experiment, parts
+from rime_jax import experiment, parts
+from rime_jax.evaluation import heldout
 from rime_jax.rollout import collect
 
 pytestmark = pytest.mark.smollm
@@ -36,7 +37,7 @@ def rollout(built, params):
     async def play():
         await built.sampler.publish({"policy": params}, 3)
         context = built.context(1.0, judge=built.judge)
-        stream = evaluate.held_out_streams(built)[0]
+        stream = heldout.held_out_streams(built)[0]
         return (await collect.collect(context, [stream], 1, (0,)))[0]
 
     return asyncio.run(play())
