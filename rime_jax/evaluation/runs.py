@@ -111,12 +111,14 @@ def _row(played: Played, score: protocol.Score) -> dict[str, Any]:
     def curve(of: protocol.Curve) -> dict[str, Any]:
         return {"mean": of.mean.tolist(), "se": of.se.tolist()}
 
+    late, late_se = protocol.late_minus_early(played.runs)
     se = score.gain.se[-1] if np.isnan(score.baseline_se) else score.total_gain_se
     return {
         "scaffold": played.scaffold,
         "reward": {"mean": score.reward.mean[-1], "se": score.reward.se[-1]},
         "gain": {"mean": score.gain.mean[-1], "se": se},
         "stateless": {"mean": score.baseline, "se": score.baseline_se},
+        "late_minus_early": {"mean": late, "se": late_se},
         "cumulative_reward_by_position": curve(score.reward),
         "cumulative_gain_by_position": curve(score.gain),
         "reward_by_task": dict(score.reward_by_instance),

@@ -65,10 +65,12 @@ def runs_table(found: Mapping[str, Any]) -> str:
         f"{found['setting']}; {len(found['instances'])} tasks in {found['runs']} orders, stateless "
         f"baseline of {found['baseline_samples']} a task; sums over tasks of the mean over runs "
         "± standard error (of the gain: with that of the baseline, where it has several samples)",
-        "", "| system | scaffold | reward | gain | stateless |", "|---|---|---|---|---|"]
+        "", "| system | scaffold | reward | gain | stateless | same task late - early |",
+        "|---|---|---|---|---|---|"]
     for name, row in found["policies"].items():
         lines.append(f"| **{name}** | {row['scaffold']} | {pair(row['reward'], '{:.2f}')} | "
-                     f"{pair(row['gain'], '{:+.2f}')} | {pair(row['stateless'], '{:.2f}')} |")
+                     f"{pair(row['gain'], '{:+.2f}')} | {pair(row['stateless'], '{:.2f}')} | "
+                     f"{pair(row['late_minus_early'], '{:+.2f}')} |")
     names = list(found["policies"])
     lines += ["", "Cumulative gain by position: " + "; ".join(
         f"{name} " + " ".join(f"{x:+.2f}" for x in found["policies"][name]

@@ -11,9 +11,10 @@ from rime_jax.report.values import is_number
 # Quantities of metrics.jsonl, for policies that no file of eval/ knows.
 _QUICK = ("performance", "stateless", "gain", "improvement", "true_memory", "correct_facts")
 # Name of a curve → ours; of the protocol of several runs over one stream, whose curves add up,
-_CUMULATIVE = {"reward_by_position": "cumulative_reward", "gain_by_position": "cumulative_gain"}
+_CUMULATIVE = {"cumulative_reward_by_position": "cumulative_reward",
+               "cumulative_gain_by_position": "cumulative_gain"}
 # and of that of held-out streams.
-_ALONG = {"by_position": "performance", "cumulative_gain": "cumulative_gain"}
+_ALONG = {"by_position": "performance", "cumulative_gain_by_position": "cumulative_gain"}
 
 
 @dataclasses.dataclass(frozen=True)

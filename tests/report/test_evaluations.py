@@ -16,7 +16,8 @@ STREAMS = {
         "step 100": {"performance": [0.5, 0.4, 0.6], "gain": [0.2, 0.1, 0.3],
                      "improvement": [0.1, None, None], "true_memory": [None, None, None],
                      "by_position": [0.4, 0.5, 0.6],
-                     "cumulative_gain": {"mean": [0.1, 0.3, 0.6], "se": [0.05, 0.1, 0.1]}},
+                     "cumulative_gain_by_position": {
+                         "mean": [0.1, 0.3, 0.6], "se": [0.05, 0.1, 0.1]}},
     },
 }
 RUNS = {
@@ -24,8 +25,8 @@ RUNS = {
     "policies": {"step 100": {
         "scaffold": "act_write", "reward": {"mean": 1.5, "se": 0.1},
         "gain": {"mean": 0.5, "se": None}, "stateless": {"mean": 1.0, "se": None},
-        "reward_by_position": {"mean": [0.7, 1.5], "se": [0.1, 0.1]},
-        "gain_by_position": {"mean": [0.2, 0.5], "se": [None, None]},
+        "cumulative_reward_by_position": {"mean": [0.7, 1.5], "se": [0.1, 0.1]},
+        "cumulative_gain_by_position": {"mean": [0.2, 0.5], "se": [None, None]},
         "reward_by_task": {"a": 0.7, "b": 0.8}}},
 }
 
@@ -97,8 +98,10 @@ def test_without_files_the_lines_of_training_speak(tmp_path):
 @pytest.mark.parametrize("found", [
     {}, {"policies": None}, {"policies": []}, {"policies": {"step 1": None}},
     {"policies": {"step 1": {"performance": [None, None, None], "by_position": [None],
-                             "gain": "much", "x": True, "y": [1, 2], "cumulative_gain": {}}}},
-    {"protocol": "runs", "policies": {"step 1": {"reward": None, "gain_by_position": 3}}},
+                             "gain": "much", "x": True, "y": [1, 2],
+                             "cumulative_gain_by_position": {}}}},
+    {"protocol": "runs", "policies": {
+        "step 1": {"reward": None, "cumulative_gain_by_position": 3}}},
 ])
 def test_what_is_no_result_gives_no_value(tmp_path, found):
     for policy in _policies(tmp_path, evaluations={"final": found}).values():

@@ -109,7 +109,7 @@ def test_outcomes_of_the_groups_at_the_two_hardest_positions(tmp_path):
 def test_cumulative_gain_has_a_band_of_one_standard_error(tmp_path):
     found = {"protocol": "runs", "policies": {"step 5": {
         "gain": {"mean": 0.5, "se": 0.2}, "reward": {"mean": 1.5, "se": 0.2},
-        "gain_by_position": {"mean": [0.25, 0.5], "se": [0.125, 0.25]}}}}
+        "cumulative_gain_by_position": {"mean": [0.25, 0.5], "se": [0.125, 0.25]}}}}
     figure = _figures(write_run(tmp_path / "r", evaluations={"bench": found}))["gain"]
     band, middle = _panel(figure, "cumulative gain, 2 tasks")["data"]
     assert (middle["x"], middle["y"]) == ([1, 2], [0.25, 0.5])

@@ -77,7 +77,8 @@ def test_sums_of_nineteen_tasks_stand_beside_the_published_ones(tmp_path):
     found = {"benchmark": {"protocol": "runs", "policies": {"step 191": {
         "scaffold": "act_write", "reward": {"mean": 9.5, "se": 0.4},
         "gain": {"mean": 1.25, "se": 0.6}, "stateless": {"mean": 8.25, "se": None},
-        "reward_by_position": {"mean": n, "se": n}, "gain_by_position": {"mean": n, "se": n}}}}}
+        "cumulative_reward_by_position": {"mean": n, "se": n},
+        "cumulative_gain_by_position": {"mean": n, "se": n}}}}}
     path = write_run(tmp_path / "rime", evaluations=found,
                      options={"env.domain": "codebase", "name": "codebase_rime"})
     tables_ = _tables(path)
@@ -93,7 +94,7 @@ def test_sums_of_nineteen_tasks_stand_beside_the_published_ones(tmp_path):
 def test_a_stream_of_another_length_gets_columns_of_its_own(tmp_path):
     found = {"x": {"protocol": "runs", "policies": {"step 3": {
         "reward": {"mean": 1.0, "se": 0.1}, "gain": {"mean": 0.5, "se": 0.1},
-        "reward_by_position": {"mean": [1.0, 1.0], "se": [0, 0]}}}}}
+        "cumulative_reward_by_position": {"mean": [1.0, 1.0], "se": [0, 0]}}}}}
     path = write_run(tmp_path / "r", evaluations=found, options={"env.domain": "codebase"})
     sheet = _tables(path)["codebase"]
     assert [key for key in sheet.ours_only if "@" in key] == ["reward@2", "gain@2"]

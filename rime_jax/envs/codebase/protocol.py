@@ -5,6 +5,7 @@ one to the next. The stateless baseline meets each instance with its state reset
 instance is its reward less that of the baseline on the same instance.
 """
 
+import collections
 import dataclasses
 import itertools
 import random
@@ -146,6 +147,30 @@ def score(
         reward=_curve(rewards), gain=_curve(gains), baseline=sum(base.values()),
         baseline_se=float(np.sqrt(variance)), reward_by_instance=by_instance,
         gain_by_instance={name: by_instance[name] - base[name] for name in names})
+
+
+def late_minus_early(runs: Sequence[Sequence[tuple[str, float]]]) -> tuple[float, float]:
+    """How much better the same instance goes when it comes late: (mean, standard error).
+
+    The reward of an instance in the runs where it stands behind its mean position, less that in
+    those where it stands before it; over the instances that have both. What weights remember of an
+    instance does not depend on its position, what a memory brings does (method section 6, point 1).
+    nan where no instance has both (one run), the error where only one has.
+    """
+    met: dict[str, list[tuple[int, float]]] = collections.defaultdict(list)
+    for run in runs:
+        for position, (name, reward) in enumerate(run):
+            met[name].append((position, reward))
+    found = []
+    for own in met.values():
+        positions, rewards = np.array(own, float).T
+        late, early = positions > positions.mean(), positions < positions.mean()
+        if late.any():
+            found.append(rewards[late].mean() - rewards[early].mean())
+    if not found:
+        return np.nan, np.nan
+    error = np.std(found, ddof=1) / np.sqrt(len(found)) if len(found) > 1 else np.nan
+    return float(np.mean(found)), float(error)
 
 
 def _curve(values: np.ndarray) -> Curve:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import random
+import statistics
 
 import pytest
 from hypothesis import given
@@ -104,6 +105,29 @@ def test_a_system_that_is_its_own_baseline_gains_nothing():
     run = [("a", 0.3), ("b", 0.9)]
     found = protocol.score([run, run[::-1]], {"a": [0.3], "b": [0.9]})
     assert found.gain.mean.tolist() == [0.0, 0.0] and found.gain.se.tolist() == [0.0, 0.0]
+
+
+def test_the_same_instance_late_and_early_by_hand():
+    """a is met first, first, last; b second, last, second; c last, second, first."""
+    runs = [[("a", 0.2), ("b", 0.5), ("c", 1.0)], [("a", 0.4), ("c", 0.6), ("b", 0.8)],
+            [("c", 0.1), ("b", 0.3), ("a", 0.9)]]
+    # Mean positions: 2/3, 4/3, 1; c is at its mean in the second run.
+    differences = [0.9 - 0.3, 0.8 - 0.4, 1.0 - 0.1]
+    mean, error = protocol.late_minus_early(runs)
+    assert mean == pytest.approx(sum(differences) / 3)
+    assert error == pytest.approx(statistics.stdev(differences) / math.sqrt(3))
+
+
+@given(st.permutations("abcdef"), st.permutations("abcdef"), st.floats(-2, 2))
+def test_late_minus_early_finds_the_trend_and_not_what_instances_are_worth(first, second, slope):
+    worth = {name: i / 7 for i, name in enumerate("abcdef")}
+    runs = [[(name, worth[name] + slope * t) for t, name in enumerate(order)]
+            for order in (first, second)]
+    moved = [abs(first.index(n) - second.index(n)) for n in "abcdef" if
+             first.index(n) != second.index(n)]
+    mean, _ = protocol.late_minus_early(runs)
+    want = slope * sum(moved) / len(moved) if moved else math.nan
+    assert mean == pytest.approx(want, abs=1e-9, nan_ok=True)
 
 
 @pytest.mark.parametrize(("runs", "baseline", "message"), [
