@@ -66,8 +66,8 @@ OPTIONS: dict[str, Any] = {
     },
     "env": {
         "domain": Option("alchemy", "which environment: alchemy (a game) | codebase (repairs of "
-                                    "repositories; needs Linux and a sandbox)",
-                         choices=("alchemy", "codebase")),
+                                    "repositories; needs Linux and a sandbox) | MODULE:FUNCTION of "
+                                    "one's own (docs/new_environment.md)"),
         "form": Option("compact", "text form: compact (a few dozen words, for the small policy) | "
                                   "full (for LLMs)", choices=("compact", "full")),
         "trials": Option(6, "T, tasks of a stream; RIME's Alchemy: 10", low=1, high=100),

@@ -22,6 +22,9 @@ def check(c: ml_collections.ConfigDict) -> None:
         need(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", value) is not None,
              f"{name} = {value!r} names a directory; use letters, digits, '_', '-' and '.', not "
              "first a '.'")
+    need(c.env.domain in ("alchemy", "codebase")
+         or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", c.env.domain) is not None,
+         f"env.domain = {c.env.domain!r} is neither alchemy nor codebase nor MODULE:FUNCTION")
     need(c.reward.credit == "rime" or c.reward.writer == "improvement",
          f"reward.writer = {c.reward.writer!r} means nothing with reward.credit = "
          f"{c.reward.credit!r}, which pays the writer in its own way; leave reward.writer at "

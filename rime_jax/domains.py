@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable, Iterator
 
 import ml_collections
@@ -24,7 +25,8 @@ def make(config: ml_collections.ConfigDict) -> Domain:
     Raises:
       ConfigError: the options do not go together, or the domain is not there yet.
     """
-    return _MAKERS[config.env.domain](config)
+    name = config.env.domain
+    return (_MAKERS[name] if name in _MAKERS else _own(name))(config)
 
 
 def make_evaluated(config: ml_collections.ConfigDict) -> Domain:
@@ -35,7 +37,21 @@ def make_evaluated(config: ml_collections.ConfigDict) -> Domain:
     """
     if not config.eval.tasks_file:
         return make(config)
+    if config.env.domain not in _EVALUATED:
+        raise config_lib.ConfigError(
+            f"eval.tasks_file means nothing to env.domain = {config.env.domain}; leave it empty")
     return _EVALUATED[config.env.domain](config)
+
+
+def _own(name: str) -> Callable[[ml_collections.ConfigDict], Domain]:
+    """The function that MODULE:FUNCTION names."""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise config_lib.ConfigError(
+            f"env.domain = {name}: {error}. It names a function from a configuration to a "
+            "rollout.domain.Domain in a module that Python can import from here") from error
 
 
 def _alchemy(config: ml_collections.ConfigDict) -> Domain:

@@ -127,7 +127,8 @@ def test_numbers_that_are_not_finite_fail(name, value):
 @pytest.mark.parametrize("name", [n for n, o in OPTIONS.items() if o.choices])
 def test_a_choice_that_does_not_exist_fails_and_lists_those_that_do(name):
     option = OPTIONS[name]
-    wrong = (-1,) if isinstance(option.default, tuple) else "other"
+    wrong = type(option.choices[0])("-1")
+    wrong = (wrong,) if isinstance(option.default, tuple) else wrong
     message = _error(**{name: wrong})
     assert name in message and all(str(choice) in message for choice in option.choices)
 

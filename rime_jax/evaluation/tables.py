@@ -30,8 +30,8 @@ OPTIONAL = {
 def table(found: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
-        f"{found['setting']}; {found['streams']} held-out chemistries, {found['trials']} trials; "
-        "mean [95 % interval over chemistries]",
+        f"{found['setting']}; {found['streams']} held-out streams of {found['trials']} tasks; "
+        "mean [95 % interval over streams]",
         "",
     ]
     rows = {
@@ -87,8 +87,9 @@ def runs_table(found: Mapping[str, Any]) -> str:
 def setting(config: ml_collections.ConfigDict) -> str:
     """Names the variant, so that no number stands without it."""
     env = config.env
-    if env.domain == "codebase":
-        return f"Codebase Adaptation, {env.max_steps} turns"
+    if env.domain != "alchemy":
+        name = "Codebase Adaptation" if env.domain == "codebase" else env.domain
+        return f"{name}, {env.max_steps} turns"
     benchmark = (
         env.value_display == "shown" and env.stones == 3 and env.potions == 12
         and env.supply == "random" and env.max_steps == 20 and not env.min_oracle

@@ -15,7 +15,7 @@ Split = Literal["train", "heldout"]
 
 @dataclasses.dataclass(frozen=True)
 class Domain:
-    """One domain in one text form.
+    """One domain in one text form; what has a default serves evaluation or the logs.
 
     Attributes:
       make_env: a fresh environment for one task.
@@ -36,8 +36,9 @@ class Domain:
     memory_format: memory.MemoryFormat
     make_stream: Callable[[Split], Callable[[int, np.random.Generator], streams.Stream]]
     judge_words: rubric.DomainWords
-    words: str
-    memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None
-    true_memory: Callable[[streams.Task], str] | None
-    false_words: Callable[[str], Mapping[str, str]]
-    floors: dict[str, Callable[[streams.Stream, int], list[float]]]
+    words: str = ""
+    memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None = None
+    true_memory: Callable[[streams.Task], str] | None = None
+    false_words: Callable[[str], Mapping[str, str]] = lambda memory: {}
+    floors: Mapping[str, Callable[[streams.Stream, int], list[float]]] = dataclasses.field(
+        default_factory=dict)
