@@ -64,7 +64,8 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--block", type=int, default=8, help="sampler.decode_block")
-    parser.add_argument("--idle-sessions", type=int, default=192, help="0: no idle share")
+    parser.add_argument("--idle-sessions", type=int, nargs="*", default=[192],
+                        help="numbers of sessions to measure the idle share with; none: do not")
     parser.add_argument("--size", choices=("small", "tiny"), default="small")
     parser.add_argument("--ours-only", action="store_true", help="without transformers")
     arguments = parser.parse_args()
@@ -78,11 +79,11 @@ def main() -> None:
     if arguments.url:
         programs["vLLM"] = vllm_requests(arguments.url, work)
     print(table(programs, int(work.new.sum()), arguments.repeats), flush=True)
-    if arguments.idle_sessions:
-        many = draw(policy.vocab_size, arguments.idle_sessions, arguments.turns, 1)
+    for sessions in arguments.idle_sessions:
+        many = draw(policy.vocab_size, sessions, arguments.turns, 1)
         share, rate = idle_share(policy, arguments, many)
-        print(f"\nidle share with {arguments.idle_sessions} sessions and environments of 0 to 2 s: "
-              f"{share:.1%} ({rate:,.0f} tokens/s)")
+        print(f"\nidle share with {sessions} sessions and environments of 0 to 2 s: "
+              f"{share:.1%} ({rate:,.0f} tokens/s)", flush=True)
 
 
 def write_model(path: pathlib.Path, size: str) -> None:
@@ -157,10 +158,15 @@ def ours(policy, model: pathlib.Path, work: Work, block: int) -> Callable[[], No
 def idle_share(policy, arguments: argparse.Namespace, work: Work) -> tuple[float, float]:
     rng = np.random.default_rng(2)
     sampler = make_sampler(policy, arguments.model, work, len(work.prompts), arguments.block)
-    began = time.monotonic()
-    asyncio.run(play(sampler, work, lambda: rng.uniform(0, 2)))
-    seconds = time.monotonic() - began
-    return 1 - sampler.busy_s / seconds, sampler.generated_tokens / seconds
+
+    async def watched() -> tuple[float, float]:
+        began = time.monotonic()
+        await play(sampler, work, lambda: rng.uniform(0, 2))
+        # At once, while a round is under way: the end of the loop waits for it.
+        seconds = time.monotonic() - began
+        return 1 - sampler.busy_s / seconds, sampler.generated_tokens / seconds
+
+    return asyncio.run(watched())
 
 
 def transformers_batches(model: pathlib.Path, work: Work) -> Callable[[], None]:

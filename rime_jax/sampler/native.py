@@ -87,7 +87,6 @@ class NativeSampler:
       version: of the parameters in use.
       generated_tokens: since the start.
       publish_s: seconds of the last publish.
-      busy_s: seconds, since the start, that the devices had a round to work on.
     """
 
     def __init__(
@@ -146,7 +145,15 @@ class NativeSampler:
         self.context_tokens = context_tokens
         self.version = -1
         self.generated_tokens = 0
-        self.publish_s = self.busy_s = 0.0
+        self.publish_s = self._busy_s = 0.0
+        # When the round that the devices work on was dispatched; None: they have none.
+        self._busy_since: float | None = None
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds, since the start, that the devices had a round to work on."""
+        since = self._busy_since
+        return self._busy_s + (0.0 if since is None else time.monotonic() - since)
 
     @property
     def traces(self) -> int:
@@ -271,6 +278,7 @@ class NativeSampler:
                         request.future.cancel()
             self._running.clear()
             self._waiting.clear()
+            self._busy_since = None
             # The cache was donated to the call that failed.
             self._cache = self._program.empty_cache()
             self._epoch += 1
@@ -296,7 +304,7 @@ class NativeSampler:
     async def _round(self) -> None:
         """One chunk or one block for every running request."""
         self._rounds += 1
-        began, version = time.monotonic(), self.version
+        version = self.version
         dispatched: list[tuple[Call, Any]] = []
         for slot, request in self._running.items():
             slot.used = self._rounds
@@ -308,8 +316,10 @@ class NativeSampler:
             going, copies = share(own, self._slots)
             for batch in _independent(copies, self._program.few, self._program.groups):
                 self._copy(batch)
-            dispatched += [(call, self._enqueue(self._params[set_name], call))
-                           for call in self._planner.plan(going)]
+            for call in self._planner.plan(going):
+                dispatched.append((call, self._enqueue(self._params[set_name], call)))
+                if self._busy_since is None:
+                    self._busy_since = time.monotonic()
         flying = [feed for call, _ in dispatched for feed in call.feeds]
         for feed in flying:
             feed.request.flying = True
@@ -317,7 +327,8 @@ class NativeSampler:
             None, _fetch, [out for _, out in dispatched])
         for feed in flying:
             feed.request.flying = False
-        self.busy_s += ended - began
+        self._busy_s += ended - self._busy_since
+        self._busy_since = None
         for (call, _), (ids, logprobs, lengths) in zip(dispatched, results, strict=True):
             for feed in call.feeds:
                 at = feed.place

@@ -16,6 +16,7 @@ from rime_jax.sampler import native, router
 from rime_jax.sampler.http import Unavailable
 from tests import scripted
 from tests.sampler import conversations, test_openai, test_vllm
+from tests.sampler.test_native_finish import Counting
 from tests.sampler.vllm_stub import Stub
 
 GENERATE = test_vllm.GENERATE
@@ -45,7 +46,7 @@ class Hang:
 async def made(kind, hang, monkeypatch, **options):
     """A sampler of a kind, whose devices or server hang when `hang` says so."""
     if kind == "native":
-        sampler = conversations.make_sampler(**options)
+        sampler = counting_sampler(**options)
         device_hangs(hang, monkeypatch)
         yield sampler
         hang.over.set()
@@ -60,6 +61,17 @@ async def made(kind, hang, monkeypatch, **options):
     else:
         async with HangingService(hang) as service:
             yield test_openai.sampler_of(service.url, **options)
+
+
+def counting_sampler(**options):
+    """Compiled in no time, with a vocabulary as large as any here."""
+    settings = dict(slots=4, context_tokens=32, decode_block=4, prefill_chunks=(64,),
+                    devices=jax.devices()[:1])
+    sampler = native.NativeSampler(
+        Counting(vocab_size=1024), {"act": "policy", "write": "policy"}, (), **settings | options)
+    sampler.set_params({"policy": {"scale": 1e3}}, 0)
+    sampler.warm_up()
+    return sampler
 
 
 def device_hangs(hang, monkeypatch):
@@ -175,20 +187,8 @@ def test_a_rollout_whose_generation_takes_too_long_is_started_again(kind, monkey
         await sampler.close()
         return rollout
 
-    if kind == "native":
-        config.sampler.generation_s, config.sampler.slots = 2.0, 8
-
-        async def whole():
-            built, hang = parts.build(config), Hang(1)
-            await built.sampler.publish(built.initial_sets(), 0)
-            built.sampler.warm_up()
-            device_hangs(hang, monkeypatch)
-            return await play(built.sampler, hang, built, built.chat)
-
-        rollout = asyncio.run(whole())
-    else:
-        built = parts.build(config)
-        chat = test_openai.CHAT if kind == "openai" else built.chat
-        rollout = run(lambda sampler, hang: play(sampler, hang, built, chat), kind, monkeypatch,
-                      generation_s=2.0, context_tokens=512)
+    built = parts.build(config)
+    chat = test_openai.CHAT if kind == "openai" else built.chat
+    rollout = run(lambda sampler, hang: play(sampler, hang, built, chat), kind, monkeypatch,
+                  generation_s=2.0, context_tokens=512)
     assert rollout.failure is None and rollout.retried == {Status.SAMPLER_ERROR: 1}
