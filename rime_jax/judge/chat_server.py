@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 
+from rime_jax.judge import forms
+
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES = 16 << 20
@@ -31,11 +33,13 @@ class Question:
       messages: role and content of each.
       temperature: of sampling.
       max_tokens: of the reply; None: as the server sees fit.
+      form: that the reply must have; None: any text.
     """
 
     messages: list[dict[str, str]]
     temperature: float
     max_tokens: int | None
+    form: forms.Form | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,10 +206,12 @@ def _question(fields: dict[str, Any], model: str) -> Question:
     limit = fields.get("max_completion_tokens", fields.get("max_tokens"))
     if limit is not None and (type(limit) is not int or limit < 1):
         raise Refusal("max_tokens must be an integer above 0")
-    if (fields.get("response_format") or {"type": "text"}) != {"type": "text"}:
-        raise Refusal("response_format is not served here; leave it out")
+    try:
+        form = forms.read(fields.get("response_format"))
+    except ValueError as error:
+        raise Refusal(f"response_format: {error}; leave it out") from error
     messages = [{"role": m["role"], "content": m["content"]} for m in messages]
-    return Question(messages, float(temperature), limit)
+    return Question(messages, float(temperature), limit, form)
 
 
 def _completion_fields(completion: Completion, model: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Request:
     Attributes:
       start: tokens of the session when it began.
       left: tokens that it may still sample.
+      allowed: ids that it samples among; none: all.
       looked: it has looked for a slot that holds the beginning of its tokens.
       leader: another request that is feeding tokens which both begin with; this one waits for
         them; `shared`: their number.
@@ -25,11 +26,14 @@ class Request:
       flying: the devices work on it.
     """
 
-    def __init__(self, session: Any, max_new_tokens: int, temperature: float):
+    def __init__(
+        self, session: Any, max_new_tokens: int, temperature: float, allowed: Sequence[int]
+    ):
         self.session = session
         self.start = len(session.ids)
         self.left = max_new_tokens
         self.temperature = temperature
+        self.allowed = allowed
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.versions: list[int] = []
@@ -79,6 +83,7 @@ class Planner:
       chunks: tokens per row that a call can feed, ascending, the first of them 1.
       block: most tokens that a row samples per call.
       context_tokens: of one session.
+      choices: most ids that a request can sample among; 0: all sample among all.
     """
 
     slots: int
@@ -87,6 +92,12 @@ class Planner:
     chunks: tuple[int, ...]
     block: int
     context_tokens: int
+    choices: int = 0
+
+    def idle(self) -> list["Call"]:
+        """A call of every shape that there is, which feeds nothing."""
+        return [call for chunk in self.chunks for call in (
+            self._all_rows([], chunk), *([self._few_rows([], chunk)] if self.few else []))]
 
     def plan(self, requests: Sequence[Request]) -> list["Call"]:
         """The next calls, in order; requests beyond what they hold wait for the round after.
@@ -112,14 +123,32 @@ class Planner:
         chunk = next((c for c in self.chunks if c >= longest), self.chunks[-1])
         feeds = [self._feed(r, chunk, block) for r in requests]
         if self.few and self._widest(requests) <= self.few:
-            return few_rows(feeds, chunk, self.few, self.groups, self.slots // self.groups)
-        return all_rows(feeds, chunk, self.slots, self.groups)
+            return self._few_rows(feeds, chunk)
+        return self._all_rows(feeds, chunk)
 
     def _feed(self, request: Request, chunk: int, block: int) -> Feed:
         count = min(request.to_feed, chunk)
         room = self.context_tokens - len(request.session.ids)
         budget = min(block, request.left, room) if count == request.pending else 0
         return Feed(request, request.slot, count, budget)
+
+    def _all_rows(self, feeds: list[Feed], chunk: int) -> "Call":
+        """A call with a row for every slot."""
+        for feed in feeds:
+            feed.place = feed.slot.group * (self.slots // self.groups) + feed.slot.row
+        return Call(feeds, None, _arrays(feeds, chunk, self.slots, self.choices))
+
+    def _few_rows(self, feeds: list[Feed], chunk: int) -> "Call":
+        """A call with `few` rows for each group; rows that nobody needs have no slot."""
+        each = self.slots // self.groups
+        rows = np.tile(np.arange(each, each + self.few, dtype=np.int32), self.groups)
+        taken = Counter()
+        for feed in feeds:
+            group = feed.slot.group
+            feed.place = group * self.few + taken[group]
+            taken[group] += 1
+            rows[feed.place] = feed.slot.row
+        return Call(feeds, rows, _arrays(feeds, chunk, self.groups * self.few, self.choices))
 
     def _widest(self, requests: Sequence[Request]) -> int:
         return max(Counter(r.slot.group for r in requests).values())
@@ -140,37 +169,16 @@ class Call:
     arrays: tuple[np.ndarray, ...]
 
 
-def all_rows(feeds: list[Feed], chunk: int, slots: int, groups: int) -> Call:
-    """A call with a row for every slot."""
-    for feed in feeds:
-        feed.place = feed.slot.group * (slots // groups) + feed.slot.row
-    return Call(feeds, None, _arrays(feeds, chunk, slots))
-
-
-def few_rows(feeds: list[Feed], chunk: int, few: int, groups: int, slots_each: int) -> Call:
-    """A call with `few` rows for each group; rows that nobody needs have no slot."""
-    rows = np.tile(np.arange(slots_each, slots_each + few, dtype=np.int32), groups)
-    taken = Counter()
-    for feed in feeds:
-        group = feed.slot.group
-        feed.place = group * few + taken[group]
-        taken[group] += 1
-        rows[feed.place] = feed.slot.row
-    return Call(feeds, rows, _arrays(feeds, chunk, groups * few))
-
-
-def _arrays(feeds: list[Feed], chunk: int, rows: int) -> tuple[np.ndarray, ...]:
+def _arrays(feeds: list[Feed], chunk: int, rows: int, choices: int) -> tuple[np.ndarray, ...]:
     tokens = np.zeros((rows, chunk), np.int32)
     start, count, budget = (np.zeros(rows, np.int32) for _ in range(3))
     keys, temperature = np.zeros((rows, 2), np.uint32), np.ones(rows, np.float32)
+    allowed = np.full((rows, choices), -1, np.int32)
     for feed in feeds:
         at, session, cached = feed.place, feed.request.session, feed.slot.cached
         tokens[at, : feed.count] = session.ids[cached : cached + feed.count]
         start[at], count[at], budget[at] = cached, feed.count, feed.budget
         keys[at], temperature[at] = session.key, feed.request.temperature
-    return tokens, start, count, budget, keys, temperature
-
-
-def idle_arrays(rows: int, chunk: int) -> tuple[np.ndarray, ...]:
-    """Arguments of a call that feeds nothing."""
-    return _arrays([], chunk, rows)
+        if choices:
+            allowed[at, : len(feed.request.allowed)] = feed.request.allowed
+    return tokens, start, count, budget, keys, temperature, *([allowed] if choices else [])

@@ -22,7 +22,6 @@ import jax
 import numpy as np
 
 from rime_jax.policy.base import Policy
-from rime_jax.sampler import calls
 from rime_jax.sampler.base import Generation
 from rime_jax.sampler.calls import Call, Feed, Planner, Request
 from rime_jax.sampler.in_progress import InProgress
@@ -52,18 +51,28 @@ class NativeSession:
             raise RuntimeError("extend during a generation; await or cancel it first")
         self.ids.extend(ids)
 
-    async def generate(self, max_new_tokens: int, temperature: float = 1.0) -> Generation:
+    async def generate(
+        self, max_new_tokens: int, temperature: float = 1.0, allowed: Sequence[int] = ()
+    ) -> Generation:
+        """See `sampler.base.Session`.
+
+        Args:
+          allowed: ids that are sampled among, at most the sampler's `choices`; none: all.
+        """
         if self.closed:
             raise RuntimeError("generate on a closed session; open a new one")
         if self.request is not None:
             raise RuntimeError("a session generates once at a time; await the other call first")
         if not self.ids:
             raise ValueError("a session needs at least one prompt token before it can generate")
+        if len(allowed) > self._sampler.choices:
+            raise ValueError(f"{len(allowed)} ids to sample among, and the sampler was made with "
+                             f"choices = {self._sampler.choices}")
         if len(self.ids) >= self._sampler.context_tokens:
             return Generation([], [], [], "context")
         if max_new_tokens < 1:
             return Generation([], [], [], "length")
-        self.request = Request(self, max_new_tokens, temperature)
+        self.request = Request(self, max_new_tokens, temperature, allowed)
         try:
             async with self._sampler._in_progress.generation():
                 self._sampler._submit(self.request)
@@ -103,6 +112,7 @@ class NativeSampler:
         devices: Sequence[jax.Device] | None = None,
         tensor: int = 1,
         generation_s: float = 0.0,
+        choices: int = 0,
     ):
         """Args:
           policy: the pure functions.
@@ -117,6 +127,7 @@ class NativeSampler:
           tensor: devices that share one copy of the parameters; the number of such groups must
             divide `slots`.
           generation_s: seconds of one generation, waiting for a slot included; 0: no limit.
+          choices: most ids that a generation can be told to sample among.
 
         Raises:
           ValueError: the slots cannot be spread evenly.
@@ -129,7 +140,8 @@ class NativeSampler:
         )
         groups, few = self._program.groups, self._program.few
         self._planner = Planner(
-            slots, groups, few, tuple(sorted({1, *prefill_chunks})), decode_block, context_tokens)
+            slots, groups, few, tuple(sorted({1, *prefill_chunks})), decode_block, context_tokens,
+            choices)
         self._slots = Slots(slots, groups, policy.cuts, shared_prefix)
         self._step, self._cache = self._program.step, self._program.empty_cache()
         self._role_sets, self._stop_ids = dict(role_sets), frozenset(stop_ids)
@@ -142,7 +154,7 @@ class NativeSampler:
         self._in_progress = InProgress(generation_s)
         self._rounds = 0
         self._counts: collections.Counter[str] = collections.Counter()
-        self.context_tokens = context_tokens
+        self.context_tokens, self.choices = context_tokens, choices
         self.version = -1
         self.generated_tokens = 0
         self.publish_s = self._busy_s = 0.0
@@ -209,13 +221,9 @@ class NativeSampler:
 
     def warm_up(self) -> None:
         """Compiles every program; needs parameters (`set_params`)."""
-        groups, few = self._program.groups, self._program.few
-        each = self._planner.slots // groups
         for params in self._params.values():
-            for chunk in self._planner.chunks:
-                self._enqueue(params, calls.all_rows([], chunk, self._planner.slots, groups))
-                if few:
-                    self._enqueue(params, calls.few_rows([], chunk, few, groups, each))
+            for call in self._planner.idle():
+                self._enqueue(params, call)
         self._copy([])
         jax.block_until_ready(self._cache)
 

@@ -35,10 +35,10 @@ class SamplerProgram:
       by_slot: of what has one row per slot.
       few: rows of each group in a call that serves a few slots only; 0: no such calls.
       step: jitted (params, cache, rows, tokens [R, C], start [R], count [R], budget [R],
-        keys [R, 2], temperature [R]) → (cache, ids [R, block], log-probabilities [R, block],
-        lengths [R]); the cache is consumed. rows: int32 [R], for each row the number of its slot
+        keys [R, 2], temperature [R], allowed [R, A] or none) → (cache, ids [R, block],
+        log-probabilities [R, block], lengths [R]); the cache is consumed. rows: int32 [R], for each row the number of its slot
         within its group, R / groups rows of each group in turn (policy/base.py, `extend`); None:
-        all slots.
+        all slots. allowed: ids that a row samples among; all -1: among all.
       copy: jitted (cache, from [groups × F], to [groups × F]) → (cache,), F = max(1, few): slots
         copied within each group by their numbers there; the cache is consumed. A `to` that is no
         slot copies nothing.
@@ -122,7 +122,9 @@ class SamplerProgram:
 
         return spread
 
-    def _step(self, params, cache, rows, tokens, start, count, budget, keys, temperature):
+    def _step(
+        self, params, cache, rows, tokens, start, count, budget, keys, temperature, allowed=None
+    ):
         self.traces += 1
         policy, block, stop_ids = self._policy, self._block, self._stop_ids
         N = tokens.shape[0]
@@ -131,7 +133,7 @@ class SamplerProgram:
 
         def draw(last_NxD, position_N):
             logits = policy.logits(params, last_NxD)
-            token = _sample(logits, keys, position_N, temperature)
+            token = _sample(logits, keys, position_N, temperature, allowed)
             chosen = jnp.take_along_axis(logits, token[:, None], 1)[:, 0]
             return token, chosen - jax.nn.logsumexp(logits, -1)
 
@@ -172,7 +174,8 @@ def _copy(cache: Any, source: jax.Array, target: jax.Array) -> tuple[Any]:
 
 
 def _sample(
-    logits_NxV: jax.Array, keys_Nx2: jax.Array, position_N: jax.Array, temperature_N: jax.Array
+    logits_NxV: jax.Array, keys_Nx2: jax.Array, position_N: jax.Array, temperature_N: jax.Array,
+    allowed_NxA: jax.Array | None,
 ) -> jax.Array:
     """One id per row by the Gumbel-max rule; the most likely one where the temperature is 0."""
 
@@ -181,4 +184,11 @@ def _sample(
         return jax.random.gumbel(key, logits_NxV.shape[1:])
 
     noise = jax.vmap(gumbel)(keys_Nx2, position_N)
-    return jnp.argmax(logits_NxV + temperature_N[:, None] * noise, -1).astype(jnp.int32)
+    scores_NxV = logits_NxV + temperature_N[:, None] * noise
+    token_N = jnp.argmax(scores_NxV, -1).astype(jnp.int32)
+    if allowed_NxA is None:
+        return token_N
+    own_NxA = jnp.take_along_axis(scores_NxV, jnp.maximum(allowed_NxA, 0), 1)
+    best_N = jnp.argmax(jnp.where(allowed_NxA >= 0, own_NxA, -jnp.inf), -1)
+    among_N = jnp.take_along_axis(allowed_NxA, best_N[:, None], 1)[:, 0]
+    return jnp.where(allowed_NxA[:, 0] >= 0, among_N, token_N)

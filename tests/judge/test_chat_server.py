@@ -67,7 +67,7 @@ def test_health_and_the_list_of_models():
     ({"temperature": "hot"}, 400, "temperature"),
     ({"temperature": -1}, 400, "temperature"),
     ({"max_tokens": 0}, 400, "max_tokens"),
-    ({"response_format": rubric.RESPONSE_FORMAT}, 400, "response_format"),
+    ({"response_format": {"type": "json_object"}}, 400, "response_format: type"),
     ({"messages": [{"role": "user", "content": "refuse"}]}, 400, "messages: not this one"),
     ({"messages": [{"role": "user", "content": "break"}]}, 500, "broken"),
 ])
@@ -135,7 +135,8 @@ def test_the_lexical_judge_refuses_what_is_no_rubric():
 
 def test_the_lexical_judge_answers_the_rubric_with_a_verdict():
     messages = rubric.prompt("green small", "green small red large try pink", WORDS)
-    ((_, found),) = ask(backends.lexical(CompactMemory()), chat(messages=messages))
+    ((_, found),) = ask(backends.lexical(CompactMemory()), chat(
+        messages=messages, response_format=rubric.RESPONSE_FORMAT))
     text = found["choices"][0]["message"]["content"]
     assert json.loads(text) == dict(zip(CRITERIA, (1, 0, 2, 2), strict=True))
 

@@ -15,7 +15,7 @@ from rime_jax.rollout.trajectory import Status
 from rime_jax.sampler import native, router
 from rime_jax.sampler.http import Unavailable
 from tests import scripted
-from tests.sampler import conversations, test_openai, test_vllm
+from tests.sampler import test_openai, test_vllm
 from tests.sampler.test_native_finish import Counting
 from tests.sampler.vllm_stub import Stub
 
@@ -152,9 +152,8 @@ def test_a_closed_native_sampler_frees_its_parameters_and_cache():
         gc.collect()
         return sum(a.nbytes for a in jax.live_arrays())
 
-    conversations.params_of(0)
     before = held()
-    sampler = conversations.make_sampler()
+    sampler = counting_sampler()
     assert held() > before
     asyncio.run(sampler.close())
     assert held() == before

@@ -305,3 +305,36 @@ def test_a_parent_must_be_a_prefix(sampler):
 def test_an_empty_session_cannot_generate(sampler):
     with pytest.raises(ValueError, match="at least one prompt token"):
         run(sampler.open("act", [], (0,)).generate(1))
+
+
+def test_choices_are_made_among_the_allowed_and_disturb_no_neighbour():
+    sampler = make_sampler(choices=3)
+    allowed, rng = [2, 9, 4], np.random.default_rng(0)
+    prompts = [random_ids(rng, 1, 12) for _ in range(6)]
+
+    async def choose(prompt, temperature):
+        session = sampler.open("act", prompt, (5,))
+        made = await session.generate(1, temperature, allowed)
+        session.close()
+        return made
+
+    async def generate():
+        alone = await three_turns(sampler, (7, 0))
+        beside, *made = await asyncio.gather(
+            three_turns(sampler, (7, 0)), *(choose(p, t) for p in prompts for t in (0.0, 3.0)))
+        return alone, beside, made
+
+    alone, beside, made = run(generate())
+    assert_same_turns(alone, beside)
+    assert {m.ids[0] for m in made} <= set(allowed)
+    for prompt, greedy in zip(prompts, made[::2], strict=True):
+        logprobs = forward_logprobs(params_of(0)["shared"], prompt)[-1]
+        assert greedy.ids == [max(allowed, key=lambda i: logprobs[i])]
+        assert abs(greedy.logprobs[0] - logprobs[greedy.ids[0]]) < 1e-4
+
+
+def test_more_choices_than_a_sampler_was_made_for_are_refused(sampler):
+    session = sampler.open("act", [1], (0,))
+    with pytest.raises(ValueError, match="choices = 0"):
+        run(session.generate(1, 1.0, [2, 3]))
+    session.close()
