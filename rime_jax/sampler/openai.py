@@ -231,7 +231,8 @@ def _read(found: Any) -> Reply:
         choice, usage = found["choices"][0], found.get("usage") or {}
         text = choice["message"]["content"] or ""
         counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-        if not isinstance(text, str) or not all(n is None or isinstance(n, int) for n in counts):
+        if not isinstance(text, str) or any(
+                n is not None and (type(n) is not int or n < 0) for n in counts):
             raise TypeError("wrong types")
         return Reply(text, choice.get("finish_reason") != "length", *counts)
     except (AttributeError, IndexError, KeyError, TypeError) as error:

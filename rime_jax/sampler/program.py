@@ -38,7 +38,8 @@ class SamplerProgram:
         keys [R, 2], temperature [R], allowed [R, A] or none) → (cache, ids [R, block],
         log-probabilities [R, block], lengths [R]); the cache is consumed. rows: int32 [R], for each
         row the number of its slot within its group, R / groups rows of each group in turn
-        (policy/base.py, `extend`); None: all slots. allowed: ids that a row samples among; all -1: among all.
+        (policy/base.py, `extend`); None: all slots. allowed: ids that a row samples among; all -1:
+        among all.
       copy: jitted (cache, from [groups × F], to [groups × F]) → (cache,), F = max(1, few): slots
         copied within each group by their numbers there; the cache is consumed. A `to` that is no
         slot copies nothing.

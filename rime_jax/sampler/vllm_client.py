@@ -86,7 +86,7 @@ class VllmServer:
             work.cancel()
         if work.cancelled():
             raise Unavailable(f"{self.url} was given up while it generated")
-        return _answer(self.url, work.result())
+        return _answer(self.url, work.result(), max_new_tokens, stop_ids)
 
     async def prompt_logprobs(self, ids: Sequence[int]) -> list[float]:
         """Log-probability of ids[1:], each behind those before it; [len(ids) - 1]."""
@@ -166,7 +166,7 @@ class VllmServer:
         return await http.call(self._http, method, self.url + path, body, timeout_s=timeout_s)
 
 
-def _answer(url: str, found: Any) -> Answer:
+def _answer(url: str, found: Any, max_new_tokens: int, stop_ids: Sequence[int]) -> Answer:
     """A checked answer; what is not whole counts as none."""
     try:
         choice = found["choices"][0]
@@ -179,6 +179,10 @@ def _answer(url: str, found: Any) -> Answer:
             raise ValueError(f"finish_reason = {choice['finish_reason']!r}")
         if [c["token_id"] for c in content] != ids or len(labels) != len(ids) or not ids:
             raise ValueError("tokens, log-probabilities and labels do not belong together")
+        if any(type(i) is not int or i < 0 for i in ids):
+            raise ValueError(f"token_ids = {ids!r}")
+        if len(ids) > max_new_tokens or (len(ids) < max_new_tokens and ids[-1] not in stop_ids):
+            raise ValueError(f"{len(ids)} tokens of {max_new_tokens}, without a stop token")
         if not all(map(math.isfinite, logprobs)):
             raise ValueError("log-probabilities are not finite")
     except (IndexError, KeyError, TypeError, ValueError) as error:

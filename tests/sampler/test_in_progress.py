@@ -147,6 +147,22 @@ def test_close_ends_generations_tasks_threads_and_connections(kind, monkeypatch)
     assert set(threading.enumerate()) <= threads
 
 
+def test_the_devices_are_busy_while_a_round_is_under_way_and_not_after_it(monkeypatch):
+    async def scenario(sampler, hang):
+        session = sampler.open("act", [1, 2], (0,))
+        assert sampler.busy_s == 0
+        working = asyncio.create_task(session.generate(3))
+        while sampler.busy_s < 0.05:
+            await asyncio.sleep(0)
+        hang.over.set()
+        await working
+        busy = sampler.busy_s
+        await asyncio.sleep(0.01)
+        assert sampler.busy_s == busy >= 0.05
+
+    run(scenario, "native", monkeypatch)
+
+
 def test_a_closed_native_sampler_frees_its_parameters_and_cache():
     def held():
         gc.collect()

@@ -40,7 +40,8 @@ class Counting:
 @pytest.fixture(scope="module")
 def sampler():
     sampler = native.NativeSampler(
-        Counting(), {"act": "policy"}, (20,), slots=1, context_tokens=32, decode_block=BLOCK,
+        # 99 and -1 are ids of no token.
+        Counting(), {"act": "policy"}, (20, 99, -1), slots=1, context_tokens=32, decode_block=BLOCK,
         prefill_chunks=(2, 8), devices=jax.devices()[:1])
     sampler.set_params({"policy": {"scale": 1e3}}, 0)
     return sampler

@@ -52,7 +52,14 @@ class Service:
         await asyncio.sleep(0.002)
         self._open -= 1
         answer = self.respond(self.bodies[-1], len(self.bodies))
-        if answer is not None:
+        if answer == "half":
+            writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 900\r\n\r\n{\"choices\": [{\"mess")
+        elif answer == "drips":
+            writer.write(b"HTTP/1.1 200 x\r\nContent-Length: 900\r\n\r\n")
+            while not reader.at_eof():
+                writer.write(b" ")
+                await asyncio.sleep(0.02)
+        elif answer is not None:
             status, found, *headers = answer
             body = json.dumps(found).encode()
             writer.write("\r\n".join([
@@ -141,16 +148,27 @@ def test_a_full_session_is_told_so_without_a_request():
     run(lambda body, n: reply("w4 w5"), scenario, context_tokens=5)
 
 
+def test_a_generation_of_no_tokens_asks_nobody():
+    async def scenario(sampler, service):
+        session = sampler.open("act", CHAT.opening([{"role": "user", "content": "w1"}]), (0,))
+        assert await session.generate(0) == base.Generation([], [], [], "length")
+        assert not service.bodies
+
+    run(lambda body, n: reply("w4"), scenario)
+
+
 @pytest.mark.parametrize("fault", [
     (500, {}), (429, {}, "Retry-After: 0"), None, (200, {"nothing": 1}),
-    (200, {"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]})])
+    (200, {"choices": [{"message": {"content": 5}, "finish_reason": "stop"}]}),
+    (200, []), (200, {"choices": None}), reply("w4", tokens=-5), reply("w4", prompt="many"),
+    reply("w4", tokens=1.5), reply("w4", prompt=True), "half", "drips"])
 def test_a_failed_request_is_sent_again(fault):
     async def scenario(sampler, service):
         session = sampler.open("act", CHAT.opening([{"role": "user", "content": "w1"}]), (0,))
         assert CHAT.decode((await session.generate(9)).ids) == "w4"
         assert len(service.bodies) == 3 and sampler.metrics()["sampler/retries"] == 2
 
-    run(lambda body, n: fault if n < 3 else reply("w4"), scenario)
+    run(lambda body, n: fault if n < 3 else reply("w4"), scenario, request_s=1.0)
 
 
 def test_a_rejected_request_is_told_and_not_sent_again():

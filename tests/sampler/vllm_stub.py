@@ -35,9 +35,11 @@ def generated(weights, ids, seed, max_tokens, stop_ids):
 
 
 class Stub:
-    """One server. `fault(path)` → None, `500`, `400`, `close`, `garbage` or `hang`.
+    """One server. `fault(path)` → None, `500`, `400`, `close`, `garbage`, `half` (of a JSON text),
+    `drips` (a byte now and then) or `hang`.
 
     Attributes:
+      spoil: changes the choice of an answer before it is sent.
       calls, bodies: paths asked for, and what came with them, in order.
       label, weights: what it holds.
       step_s: seconds for each token.
@@ -47,6 +49,7 @@ class Stub:
         self.fault, self.admitted, self.step_s = fault, admitted, step_s
         self.calls, self.bodies = [], []
         self.port = 0
+        self.spoil = lambda choice: None
         self._load = load or (
             lambda directory: (pathlib.Path(directory) / "weights").read_text())
         self._server = None
@@ -98,10 +101,16 @@ class Stub:
             status, answer = 200, b"<html>"
             if fault in ("400", "500"):
                 status = int(fault)
-            elif fault is None:
+            elif fault != "garbage":
                 status, answer = await self._answer(path, target, body)
+            if fault == "half":
+                answer = answer[: len(answer) // 2]
             writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
-                         % (status, len(answer)) + answer)
+                         % (status, len(answer)))
+            for i in range(len(answer) if fault == "drips" else 0):
+                writer.write(answer[i : i + 1])
+                await asyncio.sleep(0.02)
+            writer.write(b"" if fault == "drips" else answer)
             await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -154,4 +163,5 @@ class Stub:
                 if token in sampling["stop_token_ids"]:
                     choice["finish_reason"] = "stop"
                     break
+            self.spoil(choice)
         return {"choices": [choice], "prompt_logprobs": scores}
