@@ -47,7 +47,7 @@ class ScriptedSampler:
     def __init__(self, script, context_tokens=512, chat=CHAT):
         self.context_tokens = context_tokens
         self.chat = chat
-        self.opened = []
+        self.opened, self.closed = [], False
         self._script = script
 
     def open(self, role, ids, seed, parent=None):

@@ -230,7 +230,7 @@ def test_a_reset_forgets_everything():
     player.system.reset()
     player.system.respond(player.query(0, True))
     player.system.close()
-    assert all(session.closed for session in sampler.opened)
+    assert sampler.closed and all(session.closed for session in sampler.opened)
 
 
 def test_two_systems_of_one_configuration_sample_differently():

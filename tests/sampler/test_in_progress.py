@@ -9,11 +9,12 @@ import threading
 import jax
 import pytest
 
-from rime_jax import parts, streams
+from rime_jax import parts, streams, train
 from rime_jax.rollout import collect
 from rime_jax.rollout.trajectory import Status
 from rime_jax.sampler import native, router
 from rime_jax.sampler.http import Unavailable
+from rime_jax.tracking import run_dir
 from tests import scripted
 from tests.sampler import test_openai, test_vllm
 from tests.sampler.test_native_finish import Counting
@@ -188,6 +189,29 @@ def test_closing_stops_looking_for_dead_servers_and_removes_the_exchange(monkeyp
         assert not any("Router" in repr(task) for task in asyncio.all_tasks())
 
     test_vllm.run(scenario)
+
+
+def test_programs_close_their_sampler_also_when_they_fail(monkeypatch, tmp_path):
+    made, build = [], parts.build
+
+    def build_scripted(*args):
+        made.append(scripted.ScriptedSampler(lambda call: ""))
+        return dataclasses.replace(build(*args), sampler=made[-1])
+
+    def broken(*args):
+        raise OSError("the disk is full")
+
+    async def fail():
+        async with parts.opened(scripted.small_config()):
+            broken()
+
+    monkeypatch.setattr(parts, "build", build_scripted)
+    monkeypatch.setattr(train, "Trainer", broken)
+    with pytest.raises(OSError):
+        asyncio.run(fail())
+    with pytest.raises(OSError):
+        train.train(scripted.small_config(), run_dir.RunDir(tmp_path))
+    assert [sampler.closed for sampler in made] == [True, True]
 
 
 @pytest.mark.parametrize("kind", KINDS)
