@@ -85,7 +85,8 @@ def test_pass_rates_count_episodes_by_strategy_and_a_run_goes_on(box, made, tmp_
     lost, _ = measure(box, made, levels.Journal(file, setting), broken=(1,))
     assert lost == [names[1]]
     assert levels.Journal(file, setting).results == {
-        names[0]: Result(names[0], "op_swap", 2, 2), names[2]: Result(names[2], "ctrl_shuffle", 1, 2)}
+        names[0]: Result(names[0], "op_swap", 2, 2),
+        names[2]: Result(names[2], "ctrl_shuffle", 1, 2)}
     with open(file, "ab") as damaged:
         damaged.write(b'{"instance_id": "cut o')
     journal = levels.Journal(file, setting)

@@ -21,7 +21,8 @@ MODULE = "def double(n):\n    return n * 2\n"
 TEST = "import shop\n\n\ndef test_double():\n    assert shop.double(2) == 4\n"
 UNITTEST = ("import unittest\n\nfrom shop import double\n\n\nclass TestShop(unittest.TestCase):\n"
             "    def test_double(self):\n        for n in range(3):\n"
-            "            with self.subTest(n=n):\n                self.assertEqual(double(n), n + n)\n")
+            "            with self.subTest(n=n):\n"
+            "                self.assertEqual(double(n), n + n)\n")
 
 # Form → (files, ids of its tests).
 FORMS = {
@@ -43,8 +44,8 @@ FORMS = {
                           '[project.optional-dependencies]\ntests = ["toolz"]\n'
                           '[tool.setuptools_scm]\nversion_file = "src/shop/_version.py"\n',
         "src/shop/__init__.py": "import iniconfig\nfrom shop._version import version\n" + MODULE,
-        "tests/test_shop.py": "import importlib.metadata\nimport toolz\n" + TEST
-                              + "    assert importlib.metadata.version('my-shop') == shop.version\n"},
+        "tests/test_shop.py": "from importlib import metadata\nimport toolz\n" + TEST
+                              + "    assert metadata.version('my-shop') == shop.version\n"},
         ["tests/test_shop.py"]),
     "nothing that pip could install": ({
         "pyproject.toml": "[tool.ruff]\nline-length = 100\n", "shop.py": MODULE,
@@ -132,9 +133,9 @@ def test_without_a_network_the_remedy_is_named(tmp_path):
 def test_test_ids_with_spaces_brackets_and_other_scripts_are_graded(box, tmp_path):
     where = tmp_path / "repository"
     ids = ["a b", "x[y]", "größe", "a::b", "日本", "it's", 'say "so"', "back\\slash", "a/b.py"]
-    test = ("import pytest\nimport shop\n\n\n@pytest.mark.parametrize('n', [1] * %d, ids=%r)\n"
-            "def test_double(n):\n    assert shop.double(n) == 2\n\n\ndef test_other():\n    pass\n"
-            % (len(ids), ids))
+    test = ("import pytest\nimport shop\n\n\n"
+            f"@pytest.mark.parametrize('n', [1] * {len(ids)}, ids={ids!r})\n"
+            "def test_double(n):\n    assert shop.double(n) == 2\n\n\ndef test_other():\n    pass\n")
     library = sources.Library("shop", f"{where}@" + commit(
         where, {"shop.py": MODULE, "pytest.ini": "[pytest]\ndisable_test_id_escaping_and_forfeit_"
                 "all_rights_to_community_support = true\n", "tests/test_shop.py": test}))

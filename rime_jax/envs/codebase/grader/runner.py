@@ -2,8 +2,8 @@
 
     python -P runner.py < REQUEST
 
-The request is a JSON object {nonce, ids, canaries, arguments, machinery: [folders, forms of names]}.
-The last thing printed is a line of the nonce and a report (`_line`).
+The request is a JSON object {nonce, ids, canaries, arguments, machinery: [folders, forms of
+names]}. The last thing printed is a line of the nonce and a report (`_line`).
 
 The code under test runs in the process of the tests, and it was written by somebody who is paid for
 passing them. So that process is a child (`tests.py`), which never holds the nonce: this one does,
@@ -103,7 +103,8 @@ def understood(lines: list[list[str]], token: str) -> tuple[bool, dict[str, bool
             last = fields[1:]
         else:
             return False, passed
-    return last == ["honest", str(len(passed)), str(failures)] and len(started) == len(passed), passed
+    agrees = last == ["honest", str(len(passed)), str(failures)]
+    return agrees and len(started) == len(passed), passed
 
 
 def _machinery(forms: list[list[str]]) -> dict[str, tuple]:

@@ -3,8 +3,8 @@
     python -P tests.py ORDERS RESULTS      (descriptors)
 
 Code under test could change pytest from within, or a test beside itself. Against that stand:
-- canaries: a test that must fail runs among the others, and tests of the orders, drawn by chance, are
-  made to fail after their own body; who makes failures pass makes those pass (`grading.py`);
+- canaries: a test that must fail runs among the others, and some of the ordered tests are made to
+  fail after their own body; who makes failures pass makes those pass (`grading.py`);
 - what pytest and unittest consist of is compared with what it was before that code was imported;
 - assigning the code of a test or of the machinery is noticed, also where it is put back;
 - each start and finish is told when it happens, so that the counts must agree (`runner.py`).
@@ -72,7 +72,7 @@ class CodeWatch:
 
     def __init__(self, machinery: list):
         """Args:
-          machinery: a fingerprint; functions in it keep their code alive, so that its id is its own.
+          machinery: a fingerprint; it keeps codes alive, so that no other gets the id of one.
         """
         self.honest = True
         self._codes = {id(part) for _, parts in machinery for part in parts
