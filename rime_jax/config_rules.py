@@ -56,6 +56,9 @@ def check(c: ml_collections.ConfigDict) -> None:
          "at most one of learner.mesh_data, mesh_fsdp, mesh_tensor may be -1")
     for name in ("mesh_data", "mesh_fsdp", "mesh_tensor"):
         need(c.learner[name] != 0, f"learner.{name} = 0: use 1 for an axis that is not used")
+    need(c.env.domain != "codebase" or c.rollout.env_timeout_s >= 400,
+         f"rollout.env_timeout_s = {c.rollout.env_timeout_s}: a grade on codebase runs tests three "
+         "times at most, of 120 s each, and would end as a failure of this machine; set 600")
     need(bool(c.env.split_file) == bool(c.env.episodes_file),
          "env.episodes_file and env.split_file go together; set both or neither")
     need(not c.eval.libraries_file or bool(c.eval.tasks_file),

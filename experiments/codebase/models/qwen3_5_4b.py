@@ -12,6 +12,7 @@ def get_config():
     c.name, c.env.domain, c.steps = "qwen3_5_4b", "codebase", 191
     c.model.path, c.model.thinking = "qwen3.5-4b", "on"
     c.env.trials, c.env.max_steps, c.env.pass_streams, c.rollout.streams_per_step = 12, 40, 382, 2
+    c.rollout.env_timeout_s = 600.0
     c.rollout.act_tokens, c.rollout.write_tokens, c.rollout.memory_tokens = 2500, 2048, 1024
     c.rollout.context_tokens = c.learner.row_tokens = 20480
     c.learner.microbatch_rows, c.eval.streams = 64, 4
