@@ -254,7 +254,7 @@ def test_the_shipped_set_is_small_and_loads_as_tasks():
 @pytest.mark.skipif(os.environ.get("RIME_NETWORK") != "1",
                     reason="fetches every library; set RIME_NETWORK=1")
 def test_a_shipped_task_of_each_library_is_valid(box, tmp_path):
-    store = trees.TreeStore(tmp_path, [], published.libraries())
+    store = trees.TreeStore(trees.cache_directory(), [], published.libraries())
     first = {task.source: task for task in reversed(published.tasks())}
     for task in first.values():
         assert validation.validate(task, store, box, tmp_path) == validation.Verdict(""), task

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rime_jax import config as config_lib
+from rime_jax import domain_codebase
 from rime_jax import streams as streams_lib
 from rime_jax.envs.codebase import loaders, streams
+from rime_jax.envs.codebase import published as shipped
 from rime_jax.envs.codebase.tasks import CodeTask
 
 PUBLISHED = pathlib.Path(__file__).parents[4] / "shared" / "data" / "rime_streams_382.jsonl"
@@ -242,3 +245,17 @@ def test_a_plan_on_the_published_tasks_gives_as_many_streams_of_each_tier(publis
     planned = streams.plan(entries.values(), SIX, 0)
     assert streams.problems(planned, entries, SIX) == []
     assert collections.Counter(stream.info["tier"] for stream in planned) == TIERS
+
+
+@pytest.mark.parametrize(("shape", "train", "heldout"), [
+    ("6+6", 27, 4), ("3+3", 60, 9), ("2+2", 90, 13), ("13+13", 7, 1), ("1", 382, 59)])
+def test_the_shipped_set_makes_streams_that_keep_every_constraint(shape, train, heldout):
+    tasks = shipped.tasks()
+    hidden = domain_codebase.held_out(tasks, config_lib.default().env.heldout_fraction)
+    parsed = streams.Shape.parse(shape)
+    for own, wanted in (([t for t in tasks if t.repository not in hidden], train),
+                        ([t for t in tasks if t.repository in hidden], heldout)):
+        entries = by_id(map(streams.entry, own))
+        planned = streams.plan(entries.values(), parsed, 0)
+        assert len(planned) == wanted
+        assert streams.problems(planned, entries, parsed) == []
