@@ -57,7 +57,8 @@ def outcomes(drawn: Sequence[Drawn]) -> Figure | None:
         for name, (colour, share) in _SHARES.items()
     ]
     chart = panel("share of groups", traces, legend=True, height=110 + 26 * len(labels),
-                  yaxis={"autorange": "reversed"}, xaxis={"tickformat": ".0%", "range": [0, 1], "dtick": 0.25})
+                  xaxis={"tickformat": ".0%", "range": [0, 1], "dtick": 0.25},
+                  yaxis={"autorange": "reversed"})
     chart["layout"] |= {"barmode": "stack", "hovermode": "closest"}
     return Figure(
         "outcomes", "Outcomes of the groups at the two hardest positions",
