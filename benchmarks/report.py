@@ -109,6 +109,8 @@ def opened(
             else None)
         began = time.perf_counter()
         tab.goto(page.resolve().as_uri(), wait_until="commit")
+        if selector != "table":
+            tab.locator(".plot, article.task").first.scroll_into_view_if_needed()
         tab.wait_for_selector(selector)
         return time.perf_counter() - began, files
 

@@ -8,6 +8,7 @@ large are cut in the middle; the dump in samples/ keeps them whole.
 
 import base64
 import gzip
+import itertools
 import json
 import pathlib
 from collections.abc import Sequence
@@ -49,7 +50,8 @@ def write(path: pathlib.Path, run: int, step: int, rows: Sequence[Row], budget: 
       run: index of the run in the report.
       budget: is charged with what was written.
     """
-    for limit in LIMITS:
+    needed = _needed(rows)
+    for limit in (LIMITS[0], *(limit for limit in LIMITS[1:] if limit < needed)):
         packed = gzip.compress(json.dumps(shard(rows, limit), separators=(",", ":")).encode(),
                                compresslevel=6, mtime=0)
         script = f'rimeShard({run},{step},"{base64.b64encode(packed).decode()}");\n'
@@ -81,6 +83,14 @@ def shard(rows: Sequence[Row], limit: int) -> dict[str, Any]:
                 [speaker, put(text, limit)] for speaker, text in row["transcript"]]
         packed.append(found)
     return {"texts": [_cut(text, kept) for text, kept in index], "rows": packed}
+
+
+def _needed(rows: Sequence[Row]) -> float:
+    """The smallest limit that cuts nothing."""
+    messages = (len(text) for row in rows for _, text in row.get("transcript", []))
+    memories = (len(row[name]) / _MEMORY_FACTOR for row in rows for name in _MEMORIES
+                if name in row)
+    return max(itertools.chain(messages, memories), default=0)
 
 
 def _cut(text: str, limit: int) -> str | list[Any]:

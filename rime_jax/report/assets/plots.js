@@ -1,5 +1,6 @@
 "use strict";
-// Draws each figure when it comes near the screen, in the colours of the page.
+// Draws each figure when it comes near the screen, in the colours of the page. The library, most of
+// what the page weighs, is loaded for the first of them.
 (() => {
   const drawn = new Map();  // element → its panel
 
@@ -39,12 +40,35 @@
     return layout;
   }
 
+  let loading = null;
+  function library() {
+    loading ??= new Promise((resolve, reject) => {
+      const script = document.createElement("script");
+      script.src = "assets/plotly.js";
+      script.onload = resolve;
+      script.onerror = () => reject(new Error("assets/plotly.js cannot be read; is the report whole?"));
+      document.head.append(script);
+    });
+    return loading;
+  }
+
+  async function firstDraw(element) {
+    try {
+      await library();
+      draw(element);
+    } catch (error) {
+      element.textContent = `This figure cannot be drawn: ${error.message}`;
+    }
+  }
+
   function draw(element) {
     const panel = drawn.get(element);
     const style = getComputedStyle(document.documentElement);
     Plotly.react(element, resolved(panel.data, style), resolved(layoutOf(panel), style),
                  { displayModeBar: false, responsive: true });
   }
+
+  const isDrawn = (element) => element.querySelector(".main-svg") !== null;
 
   // One legend for all panels of a figure; a name that is pressed hides or shows its lines.
   function legend(figure, panels) {
@@ -69,7 +93,7 @@
         button.setAttribute("aria-pressed", String(shown));
         figure.querySelectorAll(".plot").forEach((element, i) => {
           panels[i].data.forEach((own) => { if (own.name === name) own.visible = shown; });
-          if (element.dataset.drawn) draw(element);
+          if (isDrawn(element)) draw(element);
         });
       });
       box.append(button);
@@ -78,10 +102,9 @@
 
   const near = new IntersectionObserver((entries) => {
     for (const { isIntersecting, target } of entries) {
-      if (isIntersecting && !target.dataset.drawn) {
-        target.dataset.drawn = "yes";
+      if (isIntersecting) {
         near.unobserve(target);
-        draw(target);
+        firstDraw(target);
       }
     }
   }, { rootMargin: "400px" });
@@ -95,6 +118,6 @@
     });
   }
   document.addEventListener("themechange", () => {
-    for (const element of drawn.keys()) if (element.dataset.drawn) draw(element);
+    for (const element of drawn.keys()) if (isDrawn(element)) draw(element);
   });
 })();
