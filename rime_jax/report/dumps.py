@@ -84,7 +84,7 @@ def _criteria(value: Any) -> bool:
         isinstance(value, list) and len(value) == 4 and all(map(is_number, value)))
 
 
-def _metrics(value: Any) -> bool:
+def _named_numbers(value: Any) -> bool:
     return isinstance(value, dict) and all(map(_number, value.values()))
 
 
@@ -101,9 +101,8 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("stream", "task", "status", "judge_status", "malformed"), _text),
     **dict.fromkeys((
         "segment", "turns", "reward", "performance", "improvement", "writer_reward",
-        "act_advantage", "act_weight", "write_advantage", "write_weight", "format_errors",
-        "version"), _number),
+        "act_advantage", "act_weight", "write_advantage", "write_weight", "version"), _number),
     **dict.fromkeys(("memory_before", "memory_after"), lambda value: isinstance(value, str)),
-    "criteria": _criteria, "metrics": _metrics, "transcript": _transcript,
-    "info": lambda value: isinstance(value, dict),
+    "criteria": _criteria, "metrics": _named_numbers, "format_errors": _named_numbers,
+    "transcript": _transcript, "info": lambda value: isinstance(value, dict),
 }

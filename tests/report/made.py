@@ -20,7 +20,7 @@ def row(group: int, sibling: int, position: int, **fields: Any) -> dict[str, Any
         "criteria": [2, 1, 0, 1], "improvement": 0.25, "writer_reward": 0.25,
         "act_advantage": 1.5, "act_weight": 1.0, "write_advantage": -0.5, "write_weight": 1.0,
         "memory_before": "red: up", "memory_after": "red: up\nblue: down", "malformed": None,
-        "format_errors": 0, "metrics": {"correct_facts": 0.5},
+        "format_errors": {"no_action": 1}, "metrics": {"correct_facts": 0.5},
         "transcript": [["environment", "stone and potions"], ["actor", "use red"]], "version": 3,
     } | fields
 

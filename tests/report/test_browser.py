@@ -182,9 +182,9 @@ def test_a_dump_is_loaded_when_it_is_first_looked_at(chromium, report):
 def test_a_task_shows_its_numbers(browse):
     text = " ".join(browse.inner_text("#task-1").split())
     for said in ("Task 1 solved t1", "reward r 1", "performance 0.500", "exploration e 0.500",
-                 "advantage +1.50", "improvement +0.250", "reward w +0.250", "memory well-formed",
-                 "advantage −0.50", "new discoveries 2", "corrected beliefs 1", "leads for later 0",
-                 "non-redundant 1"):
+                 "advantage +1.50", "no action 1 ×", "improvement +0.250", "reward w +0.250",
+                 "memory well-formed", "advantage −0.50", "new discoveries 2",
+                 "corrected beliefs 1", "leads for later 0", "non-redundant 1"):
         assert said in text, said
 
 

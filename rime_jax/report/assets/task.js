@@ -53,7 +53,8 @@ function numbers(row) {
     ...pair("reward r", shown(row.reward)),
     ...pair("performance", shown(row.performance)),
     ...pair("exploration e", row.judge_status ? String(row.judge_status).replaceAll("_", " ") : shown(score)),
-    ...pair("advantage", advantage(row.act_advantage, row.act_weight)));
+    ...pair("advantage", advantage(row.act_advantage, row.act_weight)),
+    ...formatErrors(row));
   const writer = element("dl", { class: "numbers" },
     ...pair("improvement", shown(row.improvement, 3, true)),
     ...pair("reward w", shown(row.writer_reward, 3, true)),
@@ -63,6 +64,12 @@ function numbers(row) {
     element("section", { "aria-label": "Actor" }, element("h4", {}, "ACT"), actor),
     element("section", { "aria-label": "Writer" }, element("h4", {}, "WRITE"), writer),
     element("section", { "aria-label": "Judge" }, element("h4", {}, "Judge"), criteria(row)));
+}
+
+// Replies without an action, by reason; nothing where there were none.
+function formatErrors(row) {
+  return Object.entries(row.format_errors || {}).flatMap(
+    ([reason, n]) => pair(reason.replaceAll("_", " "), `${n} ×`));
 }
 
 function pair(name, value) {
