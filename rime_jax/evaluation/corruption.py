@@ -73,14 +73,21 @@ def fate(corruption: Corruption, text: str, fmt: memory.MemoryFormat) -> Fate:
     what it shares more words with. Where several speak, the falsehood counts.
     """
     true, false = _words(corruption.true), _words(corruption.false)
-    keys = {corruption.true.key, corruption.false.key}
     says: set[int] = set()
     for item in fmt.parse_items(text)[0]:
-        own = _words(item)
-        near = max(memory.jaccard(own, true), memory.jaccard(own, false)) >= memory.FUZZY_JACCARD
-        if item.kind == "fact" and (item.key in keys or near):
+        if item.kind == "fact" and any(
+                _speaks_of(item, fact) for fact in (corruption.true, corruption.false)):
+            own = _words(item)
             says.add(int(np.sign((own & true).total() - (own & false).total())))
     return "false" if -1 in says else "corrected" if 1 in says else "gone"
+
+
+def _speaks_of(item: memory.Item, fact: memory.Item) -> bool:
+    """Facts on several things are often worded alike: most of the key must be there as well."""
+    own, key = _words(item), set(fact.key.split())
+    return item.key == fact.key or (
+        2 * len(key & set(own)) > len(key)
+        and memory.jaccard(own, _words(fact)) >= memory.FUZZY_JACCARD)
 
 
 def _words(item: memory.Item) -> collections.Counter[str]:
