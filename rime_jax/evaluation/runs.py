@@ -115,8 +115,8 @@ def _row(played: Played, score: protocol.Score) -> dict[str, Any]:
     se = score.gain.se[-1] if np.isnan(score.baseline_se) else score.total_gain_se
     return {
         "scaffold": played.scaffold,
-        "reward": {"mean": score.reward.mean[-1], "se": score.reward.se[-1]},
-        "gain": {"mean": score.gain.mean[-1], "se": se},
+        "reward": {"mean": float(score.reward.mean[-1]), "se": float(score.reward.se[-1])},
+        "gain": {"mean": float(score.gain.mean[-1]), "se": float(se)},
         "stateless": {"mean": score.baseline, "se": score.baseline_se},
         "late_minus_early": {"mean": late, "se": late_se},
         "cumulative_reward_by_position": curve(score.reward),
