@@ -12,17 +12,18 @@ rime_jax/evaluation/players.py.
 
 import argparse
 import asyncio
+import contextlib
 import pathlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import ml_collections
 
 from rime_jax import config as config_lib
-from rime_jax import distributed, experiment
+from rime_jax import distributed, experiment, parts
 from rime_jax.evaluation import journal, players, protocols, tables
-from rime_jax.tracking import run_dir
+from rime_jax.tracking import progress, run_dir
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,7 +77,8 @@ async def _evaluate(
         played = {}
         for player in made:
             await player.load()
-            with journal.opened(out.parent / "played", config, player.identity, processes) as kept:
+            with (journal.opened(out.parent / "played", config, player.identity, processes) as kept,
+                  _shown(kept, player.built, processes)):
                 for scaffold in config.eval.scaffolds:
                     played[protocols.row_name(player.name, scaffold)] = await protocols.play(
                         player.built, config.eval.rollouts, stop, scaffold=scaffold,
@@ -85,6 +87,27 @@ async def _evaluate(
         if spent := made[-1].spent():
             found["spent"] = spent
     return found, out
+
+
+@contextlib.contextmanager
+def _shown(
+    kept: journal.Journal, built: parts.Parts, processes: distributed.Processes
+) -> Iterator[None]:
+    """Shows how much of its share the first process has played."""
+    total = -(-protocols.tasks(built) // processes.count)
+    bar = progress.Progress(total)
+    rewards: list[float] = []
+
+    def tell(row: journal.Row) -> None:
+        rewards.append(row.reward)
+        bar.update(min(kept.finished, total), {"reward": sum(rewards) / len(rewards)})
+
+    if processes.first:
+        kept.tell(tell)
+    try:
+        yield
+    finally:
+        bar.close()
 
 
 def _place(

@@ -51,11 +51,11 @@ async def play(
     """Plays the held-out streams; see `protocols.play`."""
     game = _Game(built, scaffold, writer, rollouts, held_out_streams(built),
                  stop.processes.own(built.config.eval.streams), journal)
-    lost = await stop.run(_play_own(game, ["with_memory", *game.beside()]))
+    lost = await stop.run(_play_own(game, ["with_memory", *_beside(built, scaffold)]))
     # A process may have to read a memory that another one's policy wrote.
     for memories in stop.processes.gather(game.own_memories()):
         game.memories.update(memories)
-    lost += await stop.run(_play_own(game, game.behind()))
+    lost += await stop.run(_play_own(game, _behind(built, scaffold)))
     shares = stop.processes.gather((game.arrays(), lost))
 
     def whole(name: str) -> np.ndarray:
@@ -101,20 +101,6 @@ class _Game:
         self._scaffold, self._writer, self._journal = scaffold, writer, journal
         self._kept: dict[str, Kept] = {}
         self._corruptions: dict[tuple[int, int], tuple[int, corruption.Corruption]] = {}
-
-    def beside(self) -> list[str]:
-        """The conditions that need no memory of the intact one."""
-        found = ["stateless"] if "blanked" in self.built.config.eval.interventions else []
-        if self._scaffold == "act_write" and self.built.domain.true_memory is not None:
-            found.append("true_memory")
-        return found
-
-    def behind(self) -> list[str]:
-        """The conditions that begin from written memories."""
-        if self._scaffold != "act_write":
-            return []
-        return [name for name in ("swapped", "corrupted")
-                if name in self.built.config.eval.interventions]
 
     def condition(self, name: str) -> tuple[Context, Kept]:
         """What the rollouts of a condition share, and where they begin."""
@@ -231,6 +217,29 @@ def nothing(task: streams.Task, place: Place) -> str:
 
 def _of_task(memory_of: Callable[[streams.Task], str]) -> GivenMemory:
     return lambda task, place: memory_of(task)
+
+
+def tasks(built: parts.Parts, scaffold: str) -> int:
+    """How many tasks are played at most; corrupted rollouts begin later than others."""
+    conditions = 1 + len(_beside(built, scaffold)) + len(_behind(built, scaffold))
+    per_rollout = sum(len(stream.tasks) for stream in held_out_streams(built))
+    return conditions * built.config.eval.rollouts * per_rollout
+
+
+def _beside(built: parts.Parts, scaffold: str) -> list[str]:
+    """The conditions that need no memory of the intact one."""
+    found = ["stateless"] if "blanked" in built.config.eval.interventions else []
+    if scaffold == "act_write" and built.domain.true_memory is not None:
+        found.append("true_memory")
+    return found
+
+
+def _behind(built: parts.Parts, scaffold: str) -> list[str]:
+    """The conditions that begin from written memories."""
+    if scaffold != "act_write":
+        return []
+    return [name for name in ("swapped", "corrupted")
+            if name in built.config.eval.interventions]
 
 
 def held_out_streams(built: parts.Parts) -> list[streams.Stream]:

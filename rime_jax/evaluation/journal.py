@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import ml_collections
@@ -58,6 +58,7 @@ class Journal:
         """
         self._rows: dict[tuple, Row] = {}
         self._file = None
+        self._told: Callable[[Row], None] | None = None
         if file is not None:
             file.parent.mkdir(parents=True, exist_ok=True)
             for path in sorted(file.parent.glob(shares)):
@@ -75,6 +76,17 @@ class Journal:
         if self._file is not None:
             line = json.dumps(metrics.jsonable(dataclasses.asdict(row)))
             self._file.write(line.encode() + b"\n")
+        if self._told is not None:
+            self._told(row)
+
+    @property
+    def finished(self) -> int:
+        """Tasks that are in it."""
+        return len(self._rows)
+
+    def tell(self, about: Callable[[Row], None]) -> None:
+        """Calls `about` with each row that is added."""
+        self._told = about
 
     def get(self, condition: str, group: int, sibling: int, position: int) -> Row | None:
         return self._rows.get((condition, group, sibling, position))

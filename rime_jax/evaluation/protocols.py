@@ -37,6 +37,14 @@ def check(built: parts.Parts) -> None:
         runs.orders(built)
 
 
+def tasks(built: parts.Parts) -> int:
+    """How many tasks one player has to play in all scaffolds, at most."""
+    scaffolds = built.config.eval.scaffolds
+    if built.config.eval.protocol == "runs":
+        return len(scaffolds) * runs.tasks(built)
+    return sum(heldout.tasks(built, scaffold) for scaffold in scaffolds)
+
+
 async def play(
     built: parts.Parts, rollouts: int, stop: distributed.Stop | None = None, *,
     scaffold: str | None = None, writer: Speaker | None = None, journal: Journal | None = None,
@@ -54,7 +62,8 @@ async def play(
     Raises:
       Stopped: it was told to stop.
     """
-    stop, journal = stop or distributed.Stop(distributed.ALONE), journal or Journal()
+    stop = stop or distributed.Stop(distributed.ALONE)
+    journal = Journal() if journal is None else journal
     scaffold = scaffold or built.config.eval.scaffolds[0]
     if built.config.eval.protocol == "streams":
         return await heldout.play(built, rollouts, stop, scaffold, writer, journal)

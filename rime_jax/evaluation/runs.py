@@ -67,6 +67,12 @@ def orders(built: parts.Parts) -> list[streams.Stream]:
     return [protocol.shuffled(stream, run) for run in range(config.runs)]
 
 
+def tasks(built: parts.Parts) -> int:
+    """How many tasks are played."""
+    (first, *_) = orders(built)
+    return (built.config.eval.runs + built.config.eval.baseline_samples) * len(first.tasks)
+
+
 def totals(played: Played) -> dict[str, float]:
     """Cumulative reward, gain and the stateless baseline's reward.
 
