@@ -5,13 +5,15 @@
 One iteration: siblings of each stream play it, ACT and WRITE in turn; rewards become advantages
 among siblings at the same position; one update per mini-batch; the new parameters go to the
 sampler. A run directory that holds a checkpoint is continued. SIGTERM and Ctrl-C save and exit
-with 0. Several processes train together with --coordinator (rime_jax/distributed.py).
+with 75, which asks for the same command again (launch/until_done.sh gives it). Several processes
+train together with --coordinator (rime_jax/distributed.py).
 """
 
 import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import pathlib
 import signal
 import sys
@@ -50,6 +52,9 @@ from rime_jax.tracking import bad_batches, checkpoint, metrics, recorder, run_di
 
 _log = logging.getLogger(__name__)
 
+# Exit status of a run that a signal stopped after it had saved: 75, "try again later" (sysexits.h).
+STOPPED = os.EX_TEMPFAIL
+
 # Labels that keep the random streams of a run apart.
 _ROLLOUTS, _MINIBATCHES = 0, 1
 
@@ -72,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if processes.first:
         print(f"Everything of this run is in {directory.path}; to look at its curves:")
         print(f"  {pathlib.Path(sys.executable).parent / 'tensorboard'} --logdir {directory.path}")
+    if not finished:
+        sys.exit(STOPPED)
 
 
 def train(

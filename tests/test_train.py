@@ -209,7 +209,7 @@ def test_sigterm_saves_and_the_run_continues_to_the_same_numbers(unbroken, model
     wait_for_step(tmp_path / "stopped", 2, process)
     process.send_signal(signal.SIGTERM)
     out, error = process.communicate()
-    assert process.returncode == 0 and "Traceback" not in error, error
+    assert process.returncode == train.STOPPED == 75 and "Traceback" not in error, error
     assert "same command continues" in out
     directory = run_dir.RunDir(config.run_dir)
     saved, _ = starting_point.newest(parts.build(config), directory.path)

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# Runs a command again until it has finished. See --help.
+set -euo pipefail
+
+usage() {
+  cat <<EOF
+Usage: launch/until_done.sh [--retries N] [--wait SECONDS] COMMAND [ARGUMENT]...
+
+Runs COMMAND, and again when it was stopped or has died, until it ends with status 0.
+
+  launch/until_done.sh launch/local.sh --set steps=1000
+
+What the status of COMMAND means:
+  0      finished: this ends with 0
+  2      wrong arguments: this ends with 2
+  75     it was told to stop and has saved (rime_jax.train does so at SIGTERM and Ctrl-C): again
+  other  a failure, or a death by signal (137: killed, 134: its companion was lost): again, at most
+         N times in a row; a run of ten minutes ends a row
+
+SIGTERM and Ctrl-C to this script are passed on to COMMAND as SIGTERM, and are the end: it exits with
+the status of COMMAND, so that what has started it can start it again.
+
+  --retries N      default 3
+  --wait SECONDS   before it is started again; default 10
+EOF
+}
+
+usage_error() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+retries=3
+pause=10
+while [ $# -gt 0 ]; do
+  case "$1" in
+    -h | --help)
+      usage
+      exit
+      ;;
+    --retries | --wait)
+      [[ "${2-}" =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number of at least 0"
+      if [ "$1" = --retries ]; then retries="$2"; else pause="$2"; fi
+      shift 2
+      ;;
+    -*) usage_error "no such option: $1" ;;
+    *) break ;;
+  esac
+done
+if [ $# -lt 1 ]; then
+  usage >&2
+  exit 2
+fi
+
+# A run of this many seconds was well; what ends it begins a new row of failures.
+well_s=600
+
+signals=0
+child=
+pass_on() {
+  signals=$((signals + 1))
+  [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true
+}
+trap pass_on INT TERM
+
+tell() {
+  printf '%s %s\n' "$(date '+%F %T')" "$*" >&2
+}
+
+# Leaves the status of the child, which a signal to this script does not cut short, in `status`.
+wait_for_child() {
+  local before
+  while true; do
+    before="$signals" status=0
+    wait "$child" || status=$?
+    [ "$signals" -ne "$before" ] || return 0
+  done
+}
+
+failures=0
+while true; do
+  began="$SECONDS"
+  "$@" &
+  child=$!
+  wait_for_child
+  child=
+  if [ "$status" -eq 0 ] || [ "$status" -eq 2 ] || [ "$signals" -gt 0 ]; then
+    exit "$status"
+  fi
+  [ $((SECONDS - began)) -lt "$well_s" ] || failures=0
+  if [ "$status" -eq 75 ]; then
+    tell "The run was told to stop and has saved (status 75); again in $pause s"
+  elif [ "$failures" -ge "$retries" ]; then
+    tell "The run ended with status $status, failure $((failures + 1)) in a row; that is the end." \
+      "The same command goes on from the newest checkpoint once the cause is gone"
+    exit "$status"
+  else
+    failures=$((failures + 1))
+    tell "The run ended with status $status, failure $failures of $retries in a row; from the" \
+      "newest checkpoint again in $pause s"
+  fi
+  # In the background, so that a signal is heard at once.
+  sleep "$pause" &
+  child=$!
+  wait_for_child
+  child=
+  [ "$signals" -eq 0 ] || exit 75
+done
