@@ -82,6 +82,8 @@ while true; do
   began="$SECONDS"
   "$@" &
   child=$!
+  # One that came before the line above.
+  [ "$signals" -eq 0 ] || kill -TERM "$child" 2>/dev/null || true
   wait_for_child
   child=
   if [ "$status" -eq 0 ] || [ "$status" -eq 2 ] || [ "$signals" -gt 0 ]; then
@@ -102,7 +104,10 @@ while true; do
   # In the background, so that a signal is heard at once.
   sleep "$pause" &
   child=$!
-  wait_for_child
+  [ "$signals" -gt 0 ] || wait_for_child
+  if [ "$signals" -gt 0 ]; then
+    kill "$child" 2>/dev/null || true
+    exit 75
+  fi
   child=
-  [ "$signals" -eq 0 ] || exit 75
 done
