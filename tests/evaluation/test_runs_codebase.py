@@ -44,6 +44,7 @@ def options(tmp_path_factory, box):
     (folder / "libraries.json").write_text(json.dumps(libraries))
     return {
         "env__domain": "codebase", "env__segments": "2+2", "env__trials": 4,
+        "rollout__env_timeout_s": 600.0,
         "env__max_steps": TURNS, "env__cache_dir": str(folder / "cache"),
         "eval__tasks_file": str(folder / "tasks.jsonl"),
         "eval__libraries_file": str(folder / "libraries.json"), "eval__protocol": "runs",

@@ -135,7 +135,8 @@ def test_test_ids_with_spaces_brackets_and_other_scripts_are_graded(box, tmp_pat
     ids = ["a b", "x[y]", "größe", "a::b", "日本", "it's", 'say "so"', "back\\slash", "a/b.py"]
     test = ("import pytest\nimport shop\n\n\n"
             f"@pytest.mark.parametrize('n', [1] * {len(ids)}, ids={ids!r})\n"
-            "def test_double(n):\n    assert shop.double(n) == 2\n\n\ndef test_other():\n    pass\n")
+            "def test_double(n):\n    assert shop.double(n) == 2\n\n\n"
+            "def test_other():\n    pass\n")
     library = sources.Library("shop", f"{where}@" + commit(
         where, {"shop.py": MODULE, "pytest.ini": "[pytest]\ndisable_test_id_escaping_and_forfeit_"
                 "all_rights_to_community_support = true\n", "tests/test_shop.py": test}))
