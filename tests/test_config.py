@@ -1,5 +1,6 @@
 import json
 import math
+import pathlib
 import re
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rime_jax import config as config_lib
+from rime_jax import config_page
 
 OPTIONS = dict(config_lib.options())
 
@@ -204,3 +206,13 @@ def test_floats_survive_saving_exactly(tmp_path_factory, value):
     path = tmp_path_factory.mktemp("config") / "c.json"
     path.write_text(config_lib.dump(config))
     assert config_lib.load(str(path)).learner.clip_high == value
+
+
+def test_the_configuration_reference_is_up_to_date_and_has_every_option_once():
+    page = config_page.page()
+    assert page == (pathlib.Path(__file__).parents[1] / "docs" / "configuration.md").read_text(), (
+        "make it anew: python -m rime_jax.config_page > docs/configuration.md")
+    rows = re.findall(r"^\| `([a-z0-9_.]+)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(OPTIONS)
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 5
+               for line in page.splitlines() if line.startswith("|"))
