@@ -102,8 +102,8 @@ class SamplerProgram:
     def _cache_sharding(self, x: jax.ShapeDtypeStruct) -> NamedSharding:
         # Arrays with four axes have their heads on the second one, those with three on the last
         # (policy.init_cache).
-        axis = {3: 2, 4: 1}[x.ndim]
-        divided = x.shape[axis] % self.mesh.shape["tensor"] == 0
+        axis = {3: 2, 4: 1}.get(x.ndim)
+        divided = axis is not None and x.shape[axis] % self.mesh.shape["tensor"] == 0
         return NamedSharding(self.mesh, P("data", *[None] * (axis - 1), "tensor") if divided
                              else P("data"))
 
