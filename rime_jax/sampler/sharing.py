@@ -64,7 +64,8 @@ def _holds(slot: Slot, tokens: int, cuts: bool) -> bool:
 def _look_for_slot(request: Request, slots: Slots) -> list[Copy]:
     own, ids = request.slot, request.session.ids
     found = [(s.prefix_of(ids, own.set_name, own.epoch, slots.cuts), s) for s in slots.all
-             if s.group == own.group and s is not own]
+             if s.group == own.group and s is not own and s.cached >= own.cached + slots.minimum
+             and _goes_on_alike(request, s.ids, slots.minimum)]
     tokens, source = max(found, key=lambda pair: pair[0], default=(0, None))
     if tokens - own.cached < slots.minimum:
         return []
@@ -74,13 +75,20 @@ def _look_for_slot(request: Request, slots: Slots) -> list[Copy]:
 def _look_for_leader(request: Request, going: Sequence[Request], minimum: int) -> None:
     own, ids = request.slot, request.session.ids
     for other in going:
-        if other.slot.group != own.group:
-            continue
         theirs = other.session.ids
+        if other.slot.group != own.group or not _goes_on_alike(request, theirs, minimum):
+            continue
         tokens = common_prefix(ids, theirs, min(len(ids), len(theirs)) - 1)
         if tokens - own.cached >= minimum and tokens > other.slot.cached:
             request.leader, request.shared = other, tokens
             return
+
+
+def _goes_on_alike(request: Request, theirs: Sequence[int], minimum: int) -> bool:
+    """Nothing can be gained where the first tokens that the cache lacks differ. Long conversations
+    are compared in full only with those few that pass this."""
+    first = slice(request.slot.cached, request.slot.cached + minimum)
+    return theirs[first] == request.session.ids[first]
 
 
 def _copy(source: Slot, request: Request, tokens: int) -> Copy:

@@ -111,9 +111,15 @@ class Slots:
 
 def common_prefix(a: list[int], b: list[int], limit: int) -> int:
     """Length of the longest common prefix, at most `limit`."""
-    low, high = 0, min(limit, len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
+    limit = min(limit, len(a), len(b))
+    # In growing steps: most pairs part early, and slices cost their length.
+    low, step = 0, 64
+    while a[low : min(low + step, limit)] == b[low : min(low + step, limit)]:
+        low += step
+        step *= 2
+        if low >= limit:
+            return limit
+    high = min(low + step, limit)
     while low < high - 1:
         middle = (low + high) // 2
         if a[low:middle] == b[low:middle]:

@@ -89,6 +89,25 @@ def test_siblings_wait_for_the_first_and_copy_what_it_fed(cuts):
     assert twin.slot.cached == 5
 
 
+@given(st.data(), st.booleans())
+def test_a_copy_is_made_of_the_slot_that_saves_most_where_it_saves_enough(data, cuts):
+    minimum = data.draw(st.integers(1, 4))
+    table = slots.Slots(4, 1, cuts, minimum)
+    request, *others = running(table, *data.draw(
+        st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=4, max_size=4)))
+    for one in (request, *others):
+        one.slot.cached = data.draw(st.integers(0, len(one.session.ids) - 1))
+    before, ids = request.slot.cached, request.session.ids
+    saved = max(o.slot.prefix_of(ids, "set", 0, cuts) for o in others) - before
+    _, copies = sharing.share([request], table)
+    if saved >= minimum:
+        assert [c.target for c in copies] == [request.slot]
+        assert request.slot.cached == before + saved
+        assert copies[0].source.prefix_of(ids, "set", 0, cuts) == before + saved
+    else:
+        assert not copies and request.slot.cached == before
+
+
 def test_one_whose_leader_is_gone_goes_on_by_itself():
     table = slots.Slots(4, 1, True, 3)
     lead, twin = running(table, [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6])
