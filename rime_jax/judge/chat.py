@@ -1,7 +1,6 @@
 """One question to a server that speaks the OpenAI chat protocol; every way to fail has a name."""
 
 import asyncio
-import contextlib
 import enum
 import json
 import logging
@@ -9,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx2
+
+from rime_jax.sampler import http
 
 _log = logging.getLogger(__name__)
 
@@ -60,12 +61,8 @@ class ChatClient:
         self._options = {"temperature": 0, "response_format": dict(response_format)}
         self._refused: dict[str, frozenset[str]] = {}
         self._timeout_s = timeout_s
-        self._http = httpx2.AsyncClient(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
-            timeout=None,
-            # A connection for each request: none goes stale, and none outlives its event loop.
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=0),
-        )
+        self._http = http.client(
+            {"Authorization": f"Bearer {api_key}"} if api_key else None, proxies=True)
 
     async def ask(self, url: str, messages: Sequence[Mapping[str, str]]) -> str | Failure:
         """The text of the reply, or why there is none.
@@ -112,15 +109,9 @@ class ChatClient:
         return status, body
 
     async def _post(self, url: str, fields: Mapping[str, Any]) -> tuple[int, bytes]:
-        body = b""
         address = f"{url.rstrip('/')}/chat/completions"
         async with self._http.stream("POST", address, json=fields) as response:
-            async with contextlib.aclosing(response.aiter_bytes()) as pieces:
-                async for piece in pieces:
-                    body += piece
-                    if len(body) > _MAX_BYTES:
-                        break
-            return response.status_code, body
+            return response.status_code, await http.beginning(response, _MAX_BYTES)
 
 
 def _read(body: bytes) -> str | Failure:

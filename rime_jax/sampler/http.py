@@ -1,6 +1,8 @@
 """JSON over HTTP, with the two ways in which a server can fail told apart."""
 
 import asyncio
+import contextlib
+import json
 from typing import Any
 
 import httpx2
@@ -8,6 +10,8 @@ import httpx2
 # Answers that say `not now` rather than `never`.
 _LATER = (408, 409, 425, 429)
 _SHOWN = 500
+# More than any answer that is waited for; what sends without end must not fill the memory.
+_MAX_BYTES = 1 << 28
 
 
 class Unavailable(Exception):
@@ -47,27 +51,40 @@ async def call(
     """The JSON of an answer; None where it is empty.
 
     Raises:
-      Unavailable: no answer within `timeout_s`, one of status 5xx, 408, 409, 425 or 429, or one
-        that is no JSON.
+      Unavailable: no answer within `timeout_s`, one of status 5xx, 408, 409, 425 or 429, one that
+        is no JSON, or one without end.
       Refused: any other status that is not 2xx.
     """
     try:
         # Around the whole: the client's own limits are for each read.
         async with asyncio.timeout(timeout_s):
-            answer = await http.request(method, url, json=body)
+            async with http.stream(method, url, json=body) as answer:
+                content = await beginning(answer, _MAX_BYTES)
     except (httpx2.HTTPError, TimeoutError) as error:
         raise Unavailable(f"{method} {url}: {type(error).__name__} {error}".rstrip()) from error
-    said = f"{method} {url}: status {answer.status_code}: {answer.text[:_SHOWN]}"
+    shown = content[:_SHOWN].decode(errors="replace")
+    said = f"{method} {url}: status {answer.status_code}: {shown}"
     if answer.status_code >= 500 or answer.status_code in _LATER:
         raise Unavailable(said, _seconds(answer.headers.get("retry-after")))
     if not answer.is_success:
         raise Refused(said)
-    if not answer.content:
+    if not content:
         return None
     try:
-        return answer.json()
-    except ValueError as error:
-        raise Unavailable(f"{method} {url}: no JSON: {answer.text[:_SHOWN]}") from error
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"{method} {url}: no JSON: {shown}") from error
+
+
+async def beginning(answer: httpx2.Response, most: int) -> bytes:
+    """A streamed answer's content; of one that is longer than `most` bytes, somewhat more."""
+    content = bytearray()
+    async with contextlib.aclosing(answer.aiter_bytes()) as pieces:
+        async for piece in pieces:
+            content += piece
+            if len(content) > most:
+                break
+    return bytes(content)
 
 
 def _seconds(retry_after: str | None) -> float | None:

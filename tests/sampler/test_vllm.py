@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from rime_jax.sampler import base, router, vllm
+from rime_jax.sampler import base, http, router, vllm
 from rime_jax.sampler.http import Refused, Unavailable
 from tests.sampler import vllm_stub
 from tests.sampler.vllm_stub import Stub
@@ -165,8 +165,10 @@ def test_sessions_spread_evenly_and_stay_where_their_cache_is():
     run(scenario, stubs=3)
 
 
-@pytest.mark.parametrize("fault", ["500", "close", "garbage", "half"])
-def test_a_failed_request_is_sent_again_elsewhere_with_the_same_result(fault):
+@pytest.mark.parametrize("fault", ["500", "close", "garbage", "half", "nested", "floods"])
+def test_a_failed_request_is_sent_again_elsewhere_with_the_same_result(fault, monkeypatch):
+    monkeypatch.setattr(http, "_MAX_BYTES", 1 << 20)
+
     async def scenario(sampler, stubs):
         left = [3]
 

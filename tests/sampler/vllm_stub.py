@@ -36,7 +36,7 @@ def generated(weights, ids, seed, max_tokens, stop_ids):
 
 class Stub:
     """One server. `fault(path)` → None, `500`, `400`, `close`, `garbage`, `half` (of a JSON text),
-    `drips` (a byte now and then) or `hang`.
+    `nested` (JSON), `floods` (without end), `drips` (a byte now and then) or `hang`.
 
     Attributes:
       spoil: changes the choice of an answer before it is sent.
@@ -103,6 +103,13 @@ class Stub:
                 status = int(fault)
             elif fault != "garbage":
                 status, answer = await self._answer(path, target, body)
+            if fault == "nested":
+                answer = b"[" * 100_000
+            if fault == "floods":
+                writer.write(b"HTTP/1.1 200 x\r\n\r\n")
+                while True:
+                    writer.write(b" " * 0x10000)
+                    await writer.drain()
             if fault == "half":
                 answer = answer[: len(answer) // 2]
             writer.write(b"HTTP/1.1 %d x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
