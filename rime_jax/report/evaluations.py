@@ -68,11 +68,13 @@ def policies(run: Run) -> list[Policy]:
     """The policies of a run; of each what the evaluations say, the most telling one first.
 
     An evaluation of more steps counts before one of fewer, `final` before all; what was measured
-    during training is taken where nothing else is there.
+    during training is taken where nothing else is there. Steps with a learning rate of 0 train
+    nothing.
     """
+    learns = run.config.get("learner.lr") != 0
     found: dict[tuple[str, str], Policy] = {}
     for stem in sorted(run.evaluations, key=_rank):
-        for policy in _of_file(stem, run.evaluations[stem]):
+        for policy in _of_file(stem, run.evaluations[stem], learns):
             key = (policy.kind if policy.kind != "other" else policy.name, policy.scaffold)
             before = found.get(key)
             if before is not None:  # what only the earlier file knows is kept
@@ -80,7 +82,7 @@ def policies(run: Run) -> list[Policy]:
                     policy, values={**before.values, **policy.values},
                     curves={**before.curves, **policy.curves})
             found[key] = policy
-    for policy in _of_lines(run):
+    for policy in _of_lines(run, learns):
         found.setdefault((policy.kind, policy.scaffold), policy)
     return list(found.values())
 
@@ -91,7 +93,7 @@ def _rank(stem: str) -> tuple[int, int, str]:
     return (1 if stem == "final" else 0, int(step[1]) if step else 0, stem)
 
 
-def _of_file(stem: str, found: Mapping[str, Any]) -> list[Policy]:
+def _of_file(stem: str, found: Mapping[str, Any], learns: bool) -> list[Policy]:
     rows = found.get("policies")
     if not isinstance(rows, dict):
         return []
@@ -102,7 +104,7 @@ def _of_file(stem: str, found: Mapping[str, Any]) -> list[Policy]:
             scaffold = str(row.get("scaffold", found.get("scaffold", "act_write")))
             values, curves = read(row)
             policies.append(
-                Policy(name, _kind(name), scaffold, f"eval/{stem}.json", values, curves))
+                Policy(name, _kind(name, learns), scaffold, f"eval/{stem}.json", values, curves))
     return policies
 
 
@@ -123,23 +125,23 @@ def _of_runs(row: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Curve]
     return values, {f"{name}@{n}": curve for name, curve in curves.items()}
 
 
-def _of_lines(run: Run) -> list[Policy]:
+def _of_lines(run: Run, learns: bool) -> list[Policy]:
     lines = [line for line in run.lines if is_number(line.get("eval/performance"))]
-    newest = {line["step"] > 0: line for line in lines}
+    names = {f"step {line['step']}" if line["step"] else "initial": line for line in lines}
+    newest = {_kind(name, learns): name for name in names}
     return [
-        Policy(f"step {line['step']}" if trained else "initial",
-               "trained" if trained else "untrained", "act_write", "metrics.jsonl",
-               {q: Value(float(line[f"eval/{q}"])) for q in _QUICK
-                if is_number(line.get(f"eval/{q}"))}, {})
-        for trained, line in newest.items()
+        Policy(name, kind, "act_write", "metrics.jsonl",
+               {q: Value(float(names[name][f"eval/{q}"])) for q in _QUICK
+                if is_number(names[name].get(f"eval/{q}"))}, {})
+        for kind, name in newest.items()
     ]
 
 
-def _kind(name: str) -> str:
+def _kind(name: str, learns: bool) -> str:
     if name.startswith("branch point"):
         return "branch point"
     step = re.match(r"step (\d+)\b", name)
-    if name.startswith("initial") or (step and int(step[1]) == 0):
+    if name.startswith("initial") or (step and (int(step[1]) == 0 or not learns)):
         return "untrained"
     return "trained" if step else "other"
 

@@ -3,11 +3,15 @@
 import functools
 import importlib.resources
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from rime_jax.report.runs import Run
 from rime_jax.report.values import is_number
+
+# Options in which runs of one experiment may differ.
+_INCIDENTAL = re.compile(r"name|seed|run_dir|resume|track\..*|judge\.(urls|cache_dir|concurrency)")
 
 
 @functools.cache
@@ -15,6 +19,11 @@ def published() -> dict[str, Any]:
     """published.json: the numbers of the study, and what a run must be to belong to a row."""
     text = importlib.resources.files("rime_jax.report").joinpath("published.json").read_text()
     return json.loads(text)
+
+
+def options(run: Run) -> dict[str, Any]:
+    """The options that make an experiment: runs that agree in them differ by chance alone."""
+    return {name: value for name, value in run.config.items() if not _INCIDENTAL.fullmatch(name)}
 
 
 def facts(run: Run) -> dict[str, Any]:

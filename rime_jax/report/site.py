@@ -59,9 +59,10 @@ def write(
     for name in _ASSETS:
         _save(out / "assets" / name, here.joinpath("assets", name).read_text())
     environment = _environment()
+    lines = [_run_line(i, run, own) for i, (run, own) in enumerate(
+        zip(runs, written, strict=True))]
     context = {
-        "runs": [_run_line(i, run, own)
-                 for i, (run, own) in enumerate(zip(runs, written, strict=True))],
+        "runs": lines, "alike": len({(own["setting"], own["model"]) for own in lines}) == 1,
         "tables": sheets, "figures": figures.figures(drawn, sheets), "mark": _MARK,
         "whole": shards.LIMITS[0], "source": facts.published()["source"],
         "run_index": {run.name: i for i, run in enumerate(runs)},
@@ -98,8 +99,8 @@ def _run_line(i: int, run: Run, written: rollouts.Written) -> dict[str, Any]:
     settings = [e["setting"] for e in run.evaluations.values() if isinstance(e.get("setting"), str)]
     return {
         "index": i, "name": run.name, "experiment": config.get("name", ""),
-        "domain": facts.domain(run), "model": config.get("model.path") or "shipped small policy",
-        "setting": settings[-1] if settings else "", "steps": run.steps,
+        "model": config.get("model.path") or "shipped small policy",
+        "setting": settings[-1] if settings else facts.domain(run), "steps": run.steps,
         "of": config.get("steps", "?"), "dumps": len(run.dumps), "problems": run.problems,
         "cut": written.cut,
         **{q: [p.values[q].mean for p in pair if q in p.values] for q in ("performance", "gain")},

@@ -4,16 +4,14 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rime_jax.report import evaluations, statistics
 from rime_jax.report.evaluations import Policy, Value
-from rime_jax.report.facts import domain, facts, published
+from rime_jax.report.facts import domain, facts, options, published
 from rime_jax.report.runs import Run
 
-# Options in which runs of one experiment may differ.
-_INCIDENTAL = re.compile(r"name|seed|run_dir|resume|track\..*|judge\.(urls|cache_dir|concurrency)")
 # A sum over all tasks of one stream, as the study's reward and gain.
 _SUM = re.compile(r"(reward|gain)@(\d+)")
 
@@ -106,7 +104,8 @@ def _tables(sheets: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[Ta
 def _policies(run: Run) -> list[Policy]:
     """Those of the evaluations; one without values while a run that trains has no other."""
     found = evaluations.policies(run)
-    if run.config.get("steps") != 0 and all(p.kind in ("untrained", "branch point") for p in found):
+    learns = run.config.get("steps") != 0 and run.config.get("learner.lr") != 0
+    if learns and all(p.kind in ("untrained", "branch point") for p in found):
         found = [*found, Policy("not evaluated yet", "trained", "act_write", "", {}, {})]
     return found
 
@@ -122,15 +121,22 @@ def _placed(
     """
     found: list[_Pairs] = [[] for _ in rows]
     for run, policy in played:
-        name, known = run.config.get("name"), facts(run)
+        known = facts(run)
+        name = next((name for name in names if _is_called(run, name)), None)
         for i, row in enumerate(rows):
             if not _fits(row, policy):
                 continue
             told = "when" in row and all(known[k] == value for k, value in row["when"].items())
-            if "policy" in row or (row.get("name") == name if name in names else told):
+            if "policy" in row or (told if name is None else row.get("name") == name):
                 found[i].append((run, policy))
                 break
     return found
+
+
+def _is_called(run: Run, name: str) -> bool:
+    """Whether a run is of an experiment of that name, of whatever size (memory_half_tiny)."""
+    own = str(run.config.get("name"))
+    return own == name or own.startswith(name + "_")
 
 
 def _fits(row: Mapping[str, Any], policy: Policy) -> bool:
@@ -153,13 +159,13 @@ def _unpublished_sums(sheets: Sequence[Mapping[str, Any]], played: _Pairs) -> di
 
 
 def _reference(sheet: Mapping[str, Any], runs: Sequence[Run]) -> Run | None:
-    """The run beside whose configuration the others are described: the main one, or the first."""
+    """The run beside whose configuration the others are described: one of the main row, or any;
+    of these the one that differs least from all."""
     main = next(row["when"] for row in sheet["rows"] if row.get("main"))
-    for run in runs:
-        known = facts(run)
-        if all(known[name] == value for name, value in main.items()):
-            return run
-    return runs[0] if runs else None
+    known = {run.name: facts(run) for run in runs}
+    chosen = [run for run in runs if all(known[run.name][k] == v for k, v in main.items())] or runs
+    return min(chosen, key=lambda run: sum(len(_changed(other, run)) for other in runs),
+               default=None)
 
 
 def _others(
@@ -182,8 +188,7 @@ def _experiments(pairs: _Pairs, columns: Sequence[str], reference: Run | None) -
     groups: dict[str, _Pairs] = collections.defaultdict(list)
     for run, policy in pairs:
         if policy.kind == "trained":
-            key = repr(sorted((k, v) for k, v in run.config.items()
-                              if not _INCIDENTAL.fullmatch(k)))
+            key = repr(sorted(options(run).items()))
         else:
             key = repr((policy.name, sorted(policy.values.items())))
         groups[key].append((run, policy))
@@ -195,7 +200,7 @@ def _experiments(pairs: _Pairs, columns: Sequence[str], reference: Run | None) -
         values = {column: value for column in columns
                   if (value := _over_runs(measured, column)) is not None}
         found.append(Ours(names, policy, _changed(first, reference) if trained else {}, values))
-    return found
+    return sorted(found, key=lambda ours: len(ours.changed))
 
 
 def _over_runs(own: Sequence[Policy], column: str) -> Value | None:
@@ -208,8 +213,9 @@ def _over_runs(own: Sequence[Policy], column: str) -> Value | None:
 
 
 def _changed(run: Run, reference: Run | None) -> dict[str, Any]:
-    if reference is None or run.name == reference.name:
+    """What a run has instead of the reference's options; None for one that it does not have."""
+    if reference is None:
         return {}
-    names: Iterable[str] = sorted({*run.config, *reference.config})
-    return {name: run.config.get(name) for name in names if not _INCIDENTAL.fullmatch(name)
-            and run.config.get(name) != reference.config.get(name)}
+    own, other = options(run), options(reference)
+    return {name: own.get(name) for name in sorted({*own, *other})
+            if own.get(name) != other.get(name)}

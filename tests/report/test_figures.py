@@ -61,6 +61,26 @@ def test_exploration_over_training_compares_the_arms_of_the_two_by_two(tmp_path)
             ("exploration off, writer trained", "off"))}
 
 
+def test_the_two_by_two_is_of_runs_that_differ_in_nothing_else(tmp_path):
+    lines = [{"step": 1, "exploration/score": 0.5}]
+    options = {"rime": {}, "none": {"reward.writer": "none", "reward.exploration": 0.0},
+               "lambda_1": {"reward.exploration": 1.0}, "rime_seed1": {"seed": 1},
+               "far": {"env.stones": 3}, "far_none": {"env.stones": 3, "reward.writer": "none"},
+               "format": {"reward.writer": "format"}}
+    figure = _figures(*(write_run(tmp_path / name, options=own, lines=lines)
+                        for name, own in options.items()))["exploration"]
+    assert [name.split(" · ")[1] for name in _lines(figure.panels[0])] == [
+        "rime", "none", "rime_seed1"]
+
+
+def test_each_parameter_set_has_its_own_curve(tmp_path):
+    lines = [{"step": 1, "learner/actor/kl_to_initial": 0.25,
+              "learner/writer/kl_to_initial": 0.5}]
+    figure = _figures(write_run(tmp_path / "r", lines=lines))["health"]
+    assert _lines(_panel(figure, "KL to the initial policy")) == {
+        "r · actor": [(1, 0.25)], "r · writer": [(1, 0.5)]}
+
+
 def test_exploration_comes_from_the_dumps_where_no_line_has_it(tmp_path):
     dumps = {1: [row(0, 0, 1, criteria=[1, 1, 0, 0]), row(0, 1, 1, criteria=None)],
              5: [row(0, 0, 1, criteria=None)], 9: [row(0, 0, 1, criteria=[2, 2, 2, 2])]}

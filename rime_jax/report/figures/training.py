@@ -1,11 +1,12 @@
 """Figures over the iterations of training: exploration, what is learnt, what can go wrong."""
 
+import collections
 import math
 import re
 from collections.abc import Sequence
 
 from rime_jax.report import evaluations
-from rime_jax.report.facts import facts
+from rime_jax.report.facts import facts, options
 from rime_jax.report.figures.traces import (
     STEP_AXIS,
     Drawn,
@@ -30,6 +31,7 @@ _LEARNING = {
     "gain over the memory-blanked self": "gain",
     "improvement within the stream": "improvement",
 }
+# Title → the tag, as a regular expression; a group in it tells the parameter sets of a run apart.
 _HEALTH = {
     "memory blanked: held-out performance": "eval/stateless",
     "well-formed memories": "memory/well_formed",
@@ -39,7 +41,7 @@ _HEALTH = {
     "w against the length of the memory": "credit/corr_improvement_memory_tokens",
     "w against the reward before": "credit/corr_improvement_last_performance",
     "malformed after a high reward": "memory/malformed_after_high_reward",
-    "KL to the initial policy": "learner/policy/kl_to_initial",
+    "KL to the initial policy": r"learner/(\w+)/kl_to_initial",
     "tested before submitting": "env/tested_before_submit",
     "submitted blindly": "env/blind_submit",
     "conversations over the limit": "status/context_limit",
@@ -47,9 +49,8 @@ _HEALTH = {
 
 
 def exploration(drawn: Sequence[Drawn]) -> Figure | None:
-    """The exploration score over training; where runs are of several arms of the 2 x 2, of those
-    only."""
-    arms = {d.run.name: arm for d in drawn if (arm := _arm(d.run)) is not None}
+    """The exploration score over training; of the arms of the 2 x 2 alone where there are two."""
+    arms = _two_by_two([d.run for d in drawn])
     compared = len(set(arms.values())) > 1
     traces = []
     for d in drawn:
@@ -91,9 +92,9 @@ def learning(drawn: Sequence[Drawn]) -> Figure | None:
 def health(drawn: Sequence[Drawn]) -> Figure | None:
     """What the authors saw go wrong, a chart each."""
     panels = []
-    for title, tag in _HEALTH.items():
-        traces = [line(d.run.name, moving_mean(points), d.style)
-                  for d in drawn if (points := d.run.curve(tag))]
+    for title, pattern in _HEALTH.items():
+        traces = [line(name, moving_mean(points), d.style)
+                  for d in drawn for name, points in _curves(d.run, pattern)]
         if traces:
             # Left alone, plotly centres a curve of zeros in -1 … 1.
             axis = {} if any(any(trace["y"]) for trace in traces) else {"range": [-0.04, 1]}
@@ -105,13 +106,28 @@ def health(drawn: Sequence[Drawn]) -> Figure | None:
         "the reward before is regression to the mean.", panels) if panels else None
 
 
-def _arm(run: Run) -> str | None:
-    """The run's place in the 2 x 2; None where it varies something else."""
-    known = facts(run)
-    if known["credit"] not in ("improvement", "none") or known["parameters"] != "shared" or (
-            known["stream"] == "single"):
-        return None
-    return _ARMS[known["exploration"], known["credit"] == "improvement"]
+def _curves(run: Run, pattern: str) -> list[tuple[str, Points]]:
+    """(name of the run, with the parameter set where it has several; the curve)."""
+    tags = {tag for line in run.lines for tag in line}
+    matches = [m for tag in sorted(tags) if (m := re.fullmatch(pattern, tag))]
+    found = [(match, run.curve(match[0])) for match in matches]
+    return [(f"{run.name} · {match[1]}" if len(matches) > 1 else run.name, points)
+            for match, points in found if points]
+
+
+def _two_by_two(runs: Sequence[Run]) -> dict[str, str]:
+    """Run → its arm, for runs that differ in nothing else: of the setting with the most arms."""
+    settings = collections.defaultdict(dict)
+    for run in runs:
+        known, rest = facts(run), options(run)
+        writer, weight = rest.pop("reward.writer", None), rest.pop("reward.exploration", None)
+        if known["credit"] in ("improvement", "none"):
+            settings[repr(sorted(rest.items()))][run.name] = weight, writer == "improvement"
+    most = max(settings.values(), key=lambda own: len(set(own.values())), default={})
+    weights = collections.Counter(weight for weight, _ in most.values() if weight)
+    usual = weights.most_common(1)[0][0] if weights else None
+    return {name: _ARMS[weight == usual, trained]
+            for name, (weight, trained) in most.items() if weight in (0, usual)}
 
 
 def _held_out(run: Run, quantity: str) -> Points:
