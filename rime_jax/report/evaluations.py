@@ -10,11 +10,12 @@ from rime_jax.report.values import is_number
 
 # Quantities of metrics.jsonl, for policies that no file of eval/ knows.
 _QUICK = ("performance", "stateless", "gain", "improvement", "true_memory", "correct_facts")
-# Name of a curve → ours; of the protocol of several runs over one stream, whose curves add up,
-_CUMULATIVE = {"cumulative_reward_by_position": "cumulative_reward",
-               "cumulative_gain_by_position": "cumulative_gain"}
-# and of that of held-out streams.
-_ALONG = {"by_position": "performance", "cumulative_gain_by_position": "cumulative_gain"}
+# The evaluation's name of a curve → ours.
+_CURVES = {
+    "by_position": "performance",
+    "cumulative_reward_by_position": "cumulative_reward",
+    "cumulative_gain_by_position": "cumulative_gain",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,15 +111,12 @@ def _of_file(stem: str, found: Mapping[str, Any], learns: bool) -> list[Policy]:
 
 def _of_streams(row: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Curve]]:
     values = {name: value for name, cell in row.items()
-              if name not in _ALONG and (value := _value(cell)) is not None}
-    curves = {ours: curve for name, ours in _ALONG.items()
-              if (curve := _curve(row.get(name))) is not None}
-    return values, curves
+              if name not in _CURVES and (value := _value(cell)) is not None}
+    return values, _curves(row)
 
 
 def _of_runs(row: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Curve]]:
-    curves = {ours: curve for name, ours in _CUMULATIVE.items()
-              if (curve := _curve(row.get(name))) is not None}
+    curves = _curves(row)
     n = max((len(curve.mean) for curve in curves.values()), default=0)
     values = {f"{name}@{n}": value for name in ("reward", "gain", "stateless")
               if (value := _value(row.get(name))) is not None}
@@ -157,6 +155,11 @@ def _value(cell: Any) -> Value | None:
         se = cell.get("se")
         return Value(float(cell["mean"]), se=float(se) if is_number(se) else None)
     return None
+
+
+def _curves(row: Mapping[str, Any]) -> dict[str, Curve]:
+    return {ours: curve for name, ours in _CURVES.items()
+            if (curve := _curve(row.get(name))) is not None}
 
 
 def _curve(cell: Any) -> Curve | None:

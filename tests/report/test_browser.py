@@ -53,7 +53,7 @@ def report(tmp_path_factory):
         final = {"setting": "a game", "policies": {
             "initial": {"performance": 0.2}, "step 20": {
                 "performance": [0.5, 0.4, 0.6], "by_position": [0.3, 0.5, 0.7],
-                "cumulative_gain": {"mean": [0.1, 0.3, 0.6], "se": [0.1, 0.1, 0.2]}}}}
+                "cumulative_gain_by_position": {"mean": [0.1, 0.3, 0.6], "se": [0.1, 0.1, 0.2]}}}}
         paths.append(write_run(root / name, options=options, dumps=dumps, lines=lines,
                                evaluations={"final": final}))
     return site.write(runs.read(paths), root / "out", program._plotly(), lambda said: None).parent

@@ -100,8 +100,8 @@ def test_without_files_the_lines_of_training_speak(tmp_path):
     {"policies": {"step 1": {"performance": [None, None, None], "by_position": [None],
                              "gain": "much", "x": True, "y": [1, 2],
                              "cumulative_gain_by_position": {}}}},
-    {"protocol": "runs", "policies": {
-        "step 1": {"reward": None, "cumulative_gain_by_position": 3}}},
+    {"protocol": "runs", "policies": {"step 1": {
+        "reward": None, "cumulative_gain_by_position": 3}}},
 ])
 def test_what_is_no_result_gives_no_value(tmp_path, found):
     for policy in _policies(tmp_path, evaluations={"final": found}).values():
