@@ -115,24 +115,24 @@ def make(
             models.append(_checkpoint(config, run, None, run))
     else:
         models = [_model(config, actor or str(run), None if writer is None else "act", run)]
-    built = parts.build(models[-1].config, processes, domain=domain)
     if writer is None or writer == actor:
+        built = parts.build(models[-1].config, processes, domain=domain)
         return [Player(m.name, m.identity, built, None, ((m, built),)) for m in models]
-    _check_pair(config)
     (acting,), writing = models, _model(config, writer, "write", run)
-    other = parts.build(writing.config, processes, domain=domain)
+    _check_pair(acting.config, writing.config)
+    built, other = (parts.build(m.config, processes, domain=domain) for m in (acting, writing))
     return [Player(
         f"{acting.name} + writer {writing.name}",
         {"actor": acting.identity, "writer": writing.identity}, built,
         Speaker(other.sampler, other.chat), ((acting, built), (writing, other)))]
 
 
-def _check_pair(config: ml_collections.ConfigDict) -> None:
-    if "act_write" not in config.eval.scaffolds:
+def _check_pair(acting: ml_collections.ConfigDict, writing: ml_collections.ConfigDict) -> None:
+    if "act_write" not in acting.eval.scaffolds:
         raise config_lib.ConfigError(
-            f"eval.scaffolds = {config.eval.scaffolds} writes no memory, so that --writer has "
+            f"eval.scaffolds = {acting.eval.scaffolds} writes no memory, so that --writer has "
             "nothing to do; add act_write")
-    if config.sampler.kind == "vllm":
+    if acting.sampler.kind == writing.sampler.kind == "vllm":
         raise config_lib.ConfigError(
             "sampler.kind = 'vllm' gives its servers one model's weights; name a second model as "
             "that of a service (URL#MODEL), or set sampler.kind=native")
