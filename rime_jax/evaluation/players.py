@@ -108,6 +108,8 @@ def make(
     Raises:
       ConfigError, ModelError, CheckpointError: who cannot play, and the remedy.
     """
+    if writer == actor:
+        writer = None
     domain = domains.make_evaluated(config)
     if actor is None and (writer is None or run is None):
         models = [_own(config)]
@@ -115,7 +117,7 @@ def make(
             models.append(_checkpoint(config, run, None, run))
     else:
         models = [_model(config, actor or str(run), None if writer is None else "act", run)]
-    if writer is None or writer == actor:
+    if writer is None:
         built = parts.build(models[-1].config, processes, domain=domain)
         return [Player(m.name, m.identity, built, None, ((m, built),)) for m in models]
     (acting,), writing = models, _model(config, writer, "write", run)
