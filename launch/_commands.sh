@@ -24,6 +24,12 @@ show() {
 # quoted WORD...: the words as one text that a shell splits into them again.
 quoted() {
   local word text=
-  for word; do printf -v text '%s%q ' "$text" "$word"; done
+  for word; do
+    if [[ "$word" =~ ^[A-Za-z0-9_@%+=:,./-]+$ ]]; then
+      text+="$word "
+    else
+      text+="'${word//\'/\'\\\'\'}' "
+    fi
+  done
   printf '%s' "${text% }"
 }

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The environment of the scripts beside it; to be sourced with `root` (the repository) set.
 #
-# `ensure_venv plain|test|parity` leaves a complete virtual environment at $venv. A stamp, written
+# `ensure_venv plain|test|parity|tpu|gpu` leaves a complete virtual environment at $venv. A stamp, written
 # last, says what it was made from. With a right stamp nothing is installed (no network needed);
 # with a stale one pip brings it up to date; without one an earlier installation was cut off, and the
 # environment is made again.
@@ -20,7 +20,7 @@ die() {
 ensure_venv() {
   local kind="$1" target="$root" stamp
   case "$kind" in
-    test) target="${root}[test]" ;;
+    test | tpu | gpu) target="${root}[$kind]" ;;
     parity) target="${root}[test,parity]" ;;
   esac
   lock_repository
@@ -40,10 +40,10 @@ ensure_venv() {
   unlock_repository
 }
 
-# Each kind has everything of those before it.
+# plain is in every kind, and test in parity.
 holds() {
   case "$1" in
-    plain) set -- "$2" plain test parity ;;
+    plain) set -- "$2" plain test parity tpu gpu ;;
     test) set -- "$2" test parity ;;
     *) set -- "$2" "$1" ;;
   esac
