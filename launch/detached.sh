@@ -24,7 +24,7 @@ place="${RIME_DETACHED:-$HOME/rime_detached}"
 # A lock and not the number of the process, which may belong to another once that one is dead.
 running() {
   exec 9>>"$place/lock"
-  if flock -n 9; then
+  if flock --shared --nonblock 9; then
     exec 9>&-
     return 1
   fi
@@ -42,7 +42,8 @@ start() {
     place="$1"
     shift
     exec 9>>"$place/lock"
-    flock -n 9 || exit 0
+    # Those who only look hold it for a moment; another start, for long.
+    flock --wait 5 9 || exit 0
     echo "$$" >"$place/pid"
     trap : TERM
     "$@"

@@ -1,4 +1,4 @@
-"""launch/tpu_pod.sh: its commands as golden files, gcloud's own parser, and a host that is acted."""
+"""launch/tpu_pod.sh: its commands as golden files, gcloud's own parser, and an acted cloud."""
 
 import json
 import shlex
@@ -142,9 +142,9 @@ def test_a_run_goes_from_nothing_to_its_end(cloud, tmp_path):
         "queued-resources describe", "queued-resources create", *["queued-resources describe"] * 3]
     assert (tmp_path / "set up").exists()
     assert did[0].endswith("rime_jax[tpu]")
-    assert did[1] == ("<-m><rime_jax.train><--coordinator><auto><--config=experiments/alchemy/rime."
-                      "py><--set><@launch/presets/qwen3-4b-v5e-16.txt><a=it's \"so\" $HOME *><--set>"
-                      "<run_dir=/a b/it's>")
+    words = ["-m", "rime_jax.train", "--coordinator", "auto", *TRAINING, "a=it's \"so\" $HOME *",
+             "--set", "run_dir=/a b/it's"]
+    assert did[1] == "".join(f"<{word}>" for word in words)
 
 
 def test_a_slice_that_was_taken_away_is_asked_for_again(cloud):
