@@ -55,37 +55,18 @@ fi
 # A run of this many seconds was well; what ends it begins a new row of failures.
 well_s=600
 
-signals=0
-child=
-pass_on() {
-  signals=$((signals + 1))
-  [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true
-}
-trap pass_on INT TERM
+# shellcheck source=launch/_child.sh
+. "$(dirname -- "${BASH_SOURCE[0]}")/_child.sh"
 
 tell() {
   printf '%s %s\n' "$(date '+%F %T')" "$*" >&2
 }
 
-# Leaves the status of the child, which a signal to this script does not cut short, in `status`.
-wait_for_child() {
-  local before
-  while true; do
-    before="$signals" status=0
-    wait "$child" || status=$?
-    [ "$signals" -ne "$before" ] || return 0
-  done
-}
-
 failures=0
 while true; do
   began="$SECONDS"
-  "$@" &
-  child=$!
-  # One that came before the line above.
-  [ "$signals" -eq 0 ] || kill -TERM "$child" 2>/dev/null || true
-  wait_for_child
-  child=
+  run_child "$@"
+  # shellcheck disable=SC2154  # run_child sets both
   if [ "$status" -eq 0 ] || [ "$status" -eq 2 ] || [ "$signals" -gt 0 ]; then
     exit "$status"
   fi
@@ -101,13 +82,6 @@ while true; do
     tell "The run ended with status $status, failure $failures of $retries in a row; from the" \
       "newest checkpoint again in $pause s"
   fi
-  # In the background, so that a signal is heard at once.
-  sleep "$pause" &
-  child=$!
-  [ "$signals" -gt 0 ] || wait_for_child
-  if [ "$signals" -gt 0 ]; then
-    kill "$child" 2>/dev/null || true
-    exit 75
-  fi
-  child=
+  run_child sleep "$pause"
+  [ "$signals" -eq 0 ] || exit 75
 done
