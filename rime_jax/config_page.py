@@ -12,9 +12,9 @@ _HEAD = """\
 # Configuration
 
 Made from `rime_jax/config.py` by `python -m rime_jax.config_page > docs/configuration.md`. An
-experiment changes these fields (`c.learner.lr = 1e-4`), `--set learner.lr=1e-4` changes them from the
-command line; elements of a tuple are separated by commas. Every program checks all of them, and how
-they agree with each other (`rime_jax/config_rules.py`), before it does anything.
+experiment changes these fields (`c.learner.lr = 1e-4`), `--set learner.lr=1e-4` changes them from
+the command line; elements of a tuple are separated by commas. Every program checks all of them, and
+how they agree with each other (`rime_jax/config_rules.py`), before it does anything.
 """
 
 
@@ -39,7 +39,9 @@ def _row(name: str, option: Option) -> str:
 def _shown(value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
-    return repr(value) if value == "" else f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return repr(value) if value == "" else str(value)
 
 
 def _allowed(option: Option) -> str:
