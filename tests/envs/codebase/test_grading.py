@@ -1,8 +1,11 @@
 """A grade is earned by a repair alone: forgeries of all kinds are not solved, crashes no grade."""
 
 import dataclasses
+from unittest import mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rime_jax import streams
 from rime_jax.envs.codebase import environment, grading, interface, sandbox, trees
@@ -200,6 +203,37 @@ def test_a_repair_is_solved_whichever_tests_are_canaries(made, box, monkeypatch,
     monkeypatch.setattr(grading._random, "random", lambda: chance)
     outcome, _ = play(made, box, REPAIR, repositories.SUBMIT)
     assert outcome.solved and outcome.metrics["forged"] == 0
+
+
+def graded(answer, starting, staying):
+    """The grade where `answer(test, is a canary)` says what a run reports of a test."""
+    def run_tests(box, base, ids, timeout_s, patch, canaries):
+        seen.append((ids, set(canaries)))
+        return grading.TestRun({i: answer(i, i in canaries) for i in ids}, True, "", 1.0)
+
+    seen = []
+    with mock.patch.object(grading, "run_tests", run_tests):
+        return grading.grade(None, None, starting, staying, 60, "patch"), seen
+
+
+@given(st.sets(st.integers(0, 9), min_size=1), st.sets(st.integers(10, 30)), st.data())
+def test_a_grade_is_true_to_honest_runs_and_sees_through_others(starting, staying, data):
+    starting, staying = ([f"t.py::test_{i}" for i in sorted(s)] for s in (starting, staying))
+    ids = [*starting, *staying]
+    broken = data.draw(st.sets(st.sampled_from(ids), max_size=2))
+    honest, seen = graded(lambda test, canary: test not in broken and not canary, starting, staying)
+    assert honest.solved == (not broken) and not honest.forged
+    if honest.solved:
+        assert honest.passed == dict.fromkeys(ids, True)
+        (first, secret), (second, others) = seen
+        assert first == ids and set(starting) <= set(second) <= set(ids)
+        assert secret | others >= set(starting) and not secret & others
+    everything, _ = graded(lambda test, canary: True, starting, staying)
+    assert everything.forged and not everything.solved
+    wanted, _ = graded(lambda test, canary: test in starting or not canary, starting, staying)
+    assert wanted.forged and not wanted.solved
+    none_seen, _ = graded(lambda test, canary: test not in broken, starting, staying)
+    assert not none_seen.solved
 
 
 T = "token"
