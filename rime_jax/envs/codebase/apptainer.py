@@ -1,8 +1,7 @@
-"""Workspaces in Apptainer (formerly Singularity), as on clusters without docker.
+"""Workspaces in Apptainer (formerly Singularity), as on clusters without docker."""
 
-The arguments are tested against a stand-in for the program; no real Apptainer was at hand.
-"""
-
+import os
+import pathlib
 import shutil
 
 from rime_jax.envs.codebase import hosted, sandbox
@@ -14,7 +13,8 @@ class Apptainer:
     """See `sandbox.Sandbox`. Each command is an `apptainer exec` with namespaces of its own, which
     end with it; the files are a copy of the tree in the temporary directory.
 
-    Written bytes are limited per file, not in all, and memory per process and in all.
+    Written bytes are limited per file, not in all, and so is memory without a process. The image
+    needs bash and git. An ordinary user needs user namespaces.
     """
 
     def __init__(self, limits: sandbox.Limits, image: str = "docker://python:3.11"):
@@ -44,30 +44,37 @@ class ApptainerWorkspace:
 
     def __init__(self, program: str, image: str, base: sandbox.Base, limits: sandbox.Limits):
         self._place = hosted.copy_of(base.tree, _PREFIX)
-        self._hosted = hosted.Hosted(limits)
-        self._argv = [
-            program, "exec", "--containall", "--net", "--network", "none", "--cleanenv",
-            "--no-home", "--no-privs", "--pwd", sandbox.WORKDIR,
-            "--bind", f"{self._place}/testbed:{sandbox.WORKDIR}",
-            "--bind", f"{self._place}/tmp:/tmp", "--bind", f"{self._place}/home:{sandbox.HOME}"]
+        # By `env` inside: Apptainer's own ways to set variables leave HOME as it is.
+        self._hosted = hosted.Hosted(limits, sandbox.environment(base), own_user=True)
+        self._engine = [
+            program, "--silent", "exec", "--containall", "--net", "--network", "none",
+            "--cleanenv", "--no-home", "--no-privs", "--pwd", sandbox.WORKDIR,
+            *_user(self._place)]
+        for name, target in (("testbed", sandbox.WORKDIR), ("home", sandbox.HOME),
+                             ("tmp", "/tmp"), ("tmp", "/dev/shm")):
+            self._engine += ["--mount", hosted.bind(self._place / name, target)]
         for mount in base.mounts:
-            self._argv += ["--bind", f"{mount.source.resolve()}:{mount.target}:ro"]
-        for name, value in sandbox.environment(base).items():
-            self._argv += ["--env", f"{name}={value}"]
-        self._argv += [image, *hosted.limited_bash(limits)]
+            self._engine += ["--mount", hosted.bind(mount.source, mount.target, "readonly")]
+        self._engine.append(image)
 
     def run(
         self, command: str, timeout_s: float | None = None, stdin: str = ""
     ) -> sandbox.Result:
         if (refused := sandbox.refused(command)) is not None:
             return refused
-        result = self._hosted.run(
-            [*self._argv, command], stdin, timeout_s, sandbox.host_environment())
-        # Apptainer's own failures, before there is a command.
-        if result.exit_code == 255 and "FATAL:" in result.output:
-            raise sandbox.SandboxError(f"apptainer failed: {result.output[-500:]}")
-        return result
+        return self._hosted.run(self._engine, command, stdin, timeout_s)
 
     def close(self) -> None:
         self._hosted.close()
         shutil.rmtree(self._place, ignore_errors=True)
+
+
+def _user(place: pathlib.Path) -> list[str]:
+    """Arguments that make commands an ordinary user's, to whom the files then belong."""
+    if os.geteuid():
+        return ["--userns"]
+    # Without privileges root would still be the owner of /proc/sys.
+    user = hosted.next_user()
+    for path in [place, *place.rglob("*")]:
+        os.chown(path, user, user, follow_symlinks=False)
+    return ["--security", f"uid:{user}", "--security", f"gid:{user}"]

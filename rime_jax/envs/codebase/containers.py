@@ -1,10 +1,6 @@
-"""Workspaces in containers of docker or podman.
-
-The arguments and answers are tested against a stand-in for the program; no real engine was at hand.
-"""
+"""Workspaces in containers of docker or podman."""
 
 import os
-import pathlib
 import shutil
 import subprocess
 
@@ -12,17 +8,23 @@ from rime_jax.envs.codebase import hosted, sandbox
 
 _LABEL = "rime_jax.owner"
 _TREE = "/opt/tree"
-_USER = "1000:1000"
 _SECONDS_TO_START = 120
-# Exit codes of the engines' own failures (125) and of a container that is gone.
-_ENGINE_FAILED = 125
+# Process 1 reaps what others leave behind, and waits.
+_WAIT = "while :; do sleep infinity & wait; done"
+# All but process 1, and returns when they are gone: process 1, its `sleep` and this one are left.
+_KILL = ("kill -9 -1; for i in {1..500}; do set -- /proc/[0-9]*; [ $# -le 3 ] && exit 0; "
+         "sleep .01; done; echo 'processes cannot be killed' >&2; exit 1")
+# Processes and threads of process 1, of the engine and of `_KILL`, beside those of a command.
+_OWN_PROCESSES = 32
 
 
 class Containers:
     """See `sandbox.Sandbox`. A container for each workspace, an `exec` for each command.
 
     The image needs bash, git and, for environments made on this host (`trees.py`), a C library no
-    older than the host's and nothing at the places of this Python.
+    older than the host's and nothing at the places of this Python. Written bytes are limited in
+    each writable place, the number of files by the memory that they take. Where all processes
+    together pass the limit of memory, the kernel kills one of them: no status tells so.
     """
 
     def __init__(self, engine: str, limits: sandbox.Limits, image: str = "python:3.11"):
@@ -42,9 +44,10 @@ class Containers:
         self._sweep()
 
     def open(self, base: sandbox.Base) -> "ContainerWorkspace":
+        user = hosted.next_user()
         identity = _call(self._engine, *start_arguments(
-            base, self._limits, base.image or self._image, owner())).strip()
-        workspace = ContainerWorkspace(self._engine, identity, base, self._limits)
+            base, self._limits, base.image or self._image, owner(), user)).strip()
+        workspace = ContainerWorkspace(self._engine, identity, user, base, self._limits)
         try:
             # Not its owner: that of the host is nobody in there.
             copied = workspace.run(f"cp -r --preserve=mode,links,timestamps {_TREE}/. .")
@@ -72,10 +75,10 @@ class Containers:
 class ContainerWorkspace:
     """See `sandbox.Workspace`."""
 
-    def __init__(self, engine: str, identity: str, base: sandbox.Base, limits: sandbox.Limits):
-        self._engine, self._identity = engine, identity
-        self._environment = sandbox.environment(base)
-        self._hosted = hosted.Hosted(limits)
+    def __init__(self, engine: str, identity: str, user: int, base: sandbox.Base,
+                 limits: sandbox.Limits):
+        self._engine, self._identity, self._user = engine, identity, f"{user}:{user}"
+        self._hosted = hosted.Hosted(limits, sandbox.environment(base), own_user=True)
         self._open = True
 
     def run(
@@ -83,17 +86,23 @@ class ContainerWorkspace:
     ) -> sandbox.Result:
         if (refused := sandbox.refused(command)) is not None:
             return refused
-        result = self._hosted.run(
-            [self._engine, *exec_arguments(self._identity, self._environment, command)], stdin,
-            timeout_s, sandbox.host_environment())
-        # All but process 1, which waits; the client that was killed has left its command running.
-        left = subprocess.run(
-            [self._engine, "exec", "--user", _USER, self._identity, "bash", "-c", "kill -9 -1"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if result.exit_code == _ENGINE_FAILED or left.returncode == _ENGINE_FAILED:
-            raise sandbox.SandboxError(
-                f"the container is lost: {(result.output + left.stdout)[-500:]}")
-        return result
+        try:
+            return self._hosted.run(
+                [self._engine, "exec", "--interactive", "--user", self._user,
+                 "--workdir", sandbox.WORKDIR, self._identity], command, stdin, timeout_s)
+        finally:
+            self._kill_all()
+
+    def _kill_all(self) -> None:
+        """A client that is killed has left its command running.
+
+        Raises:
+          SandboxError: the container is lost.
+        """
+        try:
+            _call(self._engine, "exec", "--user", self._user, self._identity, "bash", "-c", _KILL)
+        except sandbox.SandboxError as error:
+            raise sandbox.SandboxError(f"the container is lost: {error}") from error
 
     def close(self) -> None:
         self._hosted.close()
@@ -103,31 +112,23 @@ class ContainerWorkspace:
 
 
 def start_arguments(
-    base: sandbox.Base, limits: sandbox.Limits, image: str, label: str
+    base: sandbox.Base, limits: sandbox.Limits, image: str, label: str, user: int
 ) -> list[str]:
     """`run …` for a container that waits for commands."""
-    size = f"size={limits.written_bytes},nr_inodes={limits.written_files}"
+    processes = limits.processes + _OWN_PROCESSES
     arguments = [
         "run", "--detach", "--rm", "--label", f"{_LABEL}={label}", "--network", "none",
-        "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user", _USER,
-        "--pids-limit", str(limits.processes), "--memory", str(limits.memory_bytes),
-        "--memory-swap", str(limits.memory_bytes),
+        "--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--user",
+        f"{user}:{user}", "--pids-limit", str(processes), "--memory", str(limits.memory_bytes),
+        "--memory-swap", str(limits.memory_bytes), "--ulimit", f"nproc={processes}:{processes}",
         "--ulimit", f"nofile={limits.open_files}:{limits.open_files}",
         "--ulimit", f"fsize={limits.written_bytes}:{limits.written_bytes}", "--ulimit", "core=0",
         "--hostname", "sandbox", "--ipc", "private", "--workdir", sandbox.WORKDIR]
     for place in (sandbox.WORKDIR, sandbox.HOME, "/tmp"):
-        arguments += ["--tmpfs", f"{place}:rw,exec,mode=1777,{size}"]
+        arguments += ["--tmpfs", f"{place}:rw,exec,mode=1777,size={limits.written_bytes}"]
     for source, target in ((base.tree, _TREE), *((m.source, m.target) for m in base.mounts)):
-        arguments += ["--mount", f"type=bind,source={source.resolve()},target={target},readonly"]
-    return [*arguments, "--entrypoint", "sleep", image, "infinity"]
-
-
-def exec_arguments(identity: str, environment: dict[str, str], command: str) -> list[str]:
-    """`exec …` for one command."""
-    arguments = ["exec", "--interactive", "--user", _USER, "--workdir", sandbox.WORKDIR]
-    for name, value in environment.items():
-        arguments += ["--env", f"{name}={value}"]
-    return [*arguments, identity, "bash", "-c", command]
+        arguments += ["--mount", hosted.bind(source, target, "readonly")]
+    return [*arguments, "--entrypoint", "bash", image, "-c", _WAIT]
 
 
 def owner() -> str:
@@ -143,12 +144,8 @@ def alive(label: str) -> bool:
 
 
 def _started(process: int) -> str:
-    try:
-        stat = pathlib.Path(f"/proc/{process}/stat").read_text()
-    except OSError:
-        return ""
-    # Its name, in brackets, may hold spaces.
-    return stat.rpartition(")")[2].split()[19]
+    fields = hosted.stat_of(process)
+    return fields[19] if fields else ""
 
 
 def _call(engine: str, *arguments: str) -> str:

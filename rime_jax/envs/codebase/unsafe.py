@@ -41,18 +41,15 @@ class UnsafeWorkspace:
 
     def __init__(self, base: sandbox.Base, limits: sandbox.Limits):
         self._place = hosted.copy_of(base.tree, _PREFIX)
-        self._environment = sandbox.environment(base) | {
-            "HOME": str(self._place / "home"), "TMPDIR": str(self._place / "tmp")}
-        self._hosted, self._bash = hosted.Hosted(limits), hosted.limited_bash(limits)
+        self._hosted = hosted.Hosted(limits, sandbox.environment(base) | {
+            "HOME": str(self._place / "home"), "TMPDIR": str(self._place / "tmp")})
 
     def run(
         self, command: str, timeout_s: float | None = None, stdin: str = ""
     ) -> sandbox.Result:
         if (refused := sandbox.refused(command)) is not None:
             return refused
-        return self._hosted.run(
-            [*self._bash, command], stdin, timeout_s, self._environment,
-            str(self._place / "testbed"))
+        return self._hosted.run([], command, stdin, timeout_s, str(self._place / "testbed"))
 
     def close(self) -> None:
         self._hosted.close()
