@@ -93,18 +93,30 @@ def _std_floor(run: Run) -> float:
 def _run_line(i: int, run: Run, written: rollouts.Written) -> dict[str, Any]:
     """A run as the list of runs shows it."""
     config = run.config
-    # The policy that it began with, then the trained one.
-    pair = sorted((p for p in evaluations.policies(run) if p.scaffold == "act_write"),
-                  key=lambda policy: policy.kind == "trained")
     settings = [e["setting"] for e in run.evaluations.values() if isinstance(e.get("setting"), str)]
     return {
         "index": i, "name": run.name, "experiment": config.get("name", ""),
         "model": config.get("model.path") or "shipped small policy",
         "setting": settings[-1] if settings else facts.domain(run), "steps": run.steps,
         "of": config.get("steps", "?"), "dumps": len(run.dumps), "problems": run.problems,
-        "cut": written.cut,
-        **{q: [p.values[q].mean for p in pair if q in p.values] for q in ("performance", "gain")},
+        "cut": written.cut, **_headline(run),
     }
+
+
+def _headline(run: Run) -> dict[str, Any]:
+    """Performance and gain of the policy that a run began with, then of the trained one.
+
+    Of held-out streams; sums over `tasks` tasks where it was evaluated on one stream in several
+    orders and in no other way.
+    """
+    pair = sorted((p for p in evaluations.policies(run) if p.scaffold == "act_write"),
+                  key=lambda policy: policy.kind == "trained")
+    sums = sorted(key for policy in pair for key in policy.values if key.startswith("reward@"))
+    tasks = "" if not sums or any("performance" in p.values for p in pair) else (
+        sums[0].partition("@")[2])
+    names = (f"reward@{tasks}", f"gain@{tasks}") if tasks else ("performance", "gain")
+    performance, gain = ([p.values[q].mean for p in pair if q in p.values] for q in names)
+    return {"performance": performance, "gain": gain, "tasks": tasks}
 
 
 def _environment() -> jinja2.Environment:

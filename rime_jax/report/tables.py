@@ -96,6 +96,8 @@ def _tables(sheets: Sequence[Mapping[str, Any]], runs: Sequence[Run]) -> list[Ta
         ]
         if i == 0:
             made += _others(played, placed, columns, reference)
+        filled = {column for row in made for own in row.ours for column in own.values}
+        extra = {column: title for column, title in extra.items() if column in filled}
         found.append(Table(sheet["id"], sheet["domain"], sheet["title"], sheet["note"],
                            sheet["decimals"], sheet["columns"], extra, made))
     return found

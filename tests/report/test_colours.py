@@ -10,7 +10,8 @@ LIGHT, DARK = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
                for block in re.findall(r":root[^{]*\{([^}]*)\}", STYLE)[:2])
 # Text → what it stands on.
 PAIRS = [
-    *((text, behind) for text in ("ink", "muted", "accent", "cut") for behind in ("paper", "panel")),
+    *((text, behind) for text in ("ink", "muted", "accent", "cut")
+      for behind in ("paper", "panel")),
     *((text, f"{text}-wash") for text in ("good", "fail", "cut", "lost")),
 ]
 LINES = [f"series-{i}" for i in range(1, 9)]

@@ -58,6 +58,17 @@ def test_the_first_page_shows_published_and_own_numbers(tmp_path):
     assert {"href": "browse.html#run=0"} in [attributes for tag, attributes in tags if tag == "a"]
 
 
+def test_the_list_of_runs_shows_sums_where_there_is_nothing_else(tmp_path):
+    curve = {"mean": [0.5, 1.5], "se": [0.1, 0.1]}
+    found = {"protocol": "runs", "policies": {name: {
+        "reward": {"mean": reward}, "gain": {"mean": 0.25}, "cumulative_reward_by_position": curve}
+        for name, reward in (("initial", 0.5), ("step 3", 1.5))}}
+    path = write_run(tmp_path / "r", evaluations={"x": found})
+    _, text = _parsed(_write([path], tmp_path / "out"))
+    assert "0.500 → 1.500 sums of 2 tasks +0.250 → +0.250" in text
+    assert "not evaluated" not in text
+
+
 def test_every_file_a_page_names_is_there_and_none_is_remote(tmp_path):
     page = _write([write_run(tmp_path / "r", dumps={1: [row(0, 0, 1)]})], tmp_path / "out")
     for name in ("index.html", "browse.html"):
