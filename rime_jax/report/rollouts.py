@@ -75,5 +75,5 @@ def _summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _labels(row: Row) -> list[str]:
     """What a task can be filtered by."""
-    labels = [row.get("status") or "unknown"]
+    labels = [row.get("status") or "not recorded"]
     return [*labels, "malformed memory"] if row.get("malformed") else labels

@@ -26,7 +26,8 @@ from rime_jax.report.values import is_number
 # Of the rollouts; with plotly.js and the pages a report stays below 30 MB.
 _ROLLOUT_BYTES = 23_000_000
 _MARK = '<meta name="generator" content="rime_jax.report">'
-_ASSETS = ("style.css", "theme.js", "plots.js", "diff.js", "store.js", "task.js", "browser.js")
+_ASSETS = ("style.css", "theme.js", "plots.js", "dom.js", "diff.js", "store.js", "task.js",
+           "filter.js", "map.js", "browser.js")
 
 
 def write(

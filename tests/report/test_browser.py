@@ -275,6 +275,18 @@ def test_a_malformed_memory_is_found_in_the_dump_that_has_it(browse):
     assert "malformed: too long" in browse.inner_text("#task-3")
 
 
+def test_a_task_without_a_status_is_found_as_such(chromium, tmp_path):
+    rows = [row(0, 0, 1), {"group": 0, "sibling": 0, "position": 2, "reward": 1.0}]
+    page_file = site.write(runs.read([write_run(tmp_path / "r", dumps={1: rows})]),
+                           tmp_path / "out", "", lambda said: None)
+    with chromium.page() as page:
+        page.goto(page_file.with_name("browse.html").as_uri())
+        page.wait_for_selector("article.task")
+        page.check("input[value='not recorded']")
+        assert page.get_attribute("#map button:not(.dim)", "data-place") == "0/0/2"
+        assert page.inner_text("#task-2 .status") == "not recorded"
+
+
 def test_a_filter_by_position(browse):
     browse.select_option("#from", "2")
     browse.select_option("#to", "2")

@@ -4,7 +4,6 @@
   const at = (id) => document.getElementById(id);
   const VIEWS = ["differences", "before", "after"];
   const state = { run: 0, step: null, group: null, sibling: 0, task: 1, other: null, otherSibling: null, view: "differences" };
-  const filter = { statuses: new Set(), from: 1, to: 1 };
   let current = null;  // the loaded dump
   let drawing = 0;     // so that a slow load cannot overtake a later one
 
@@ -45,11 +44,6 @@
     history.replaceState(null, "", `#${given}`);
   }
 
-  function fill(select, options, chosen) {
-    select.replaceChildren(...options.map(([value, name]) => new Option(name, value)));
-    select.value = String(chosen);
-  }
-
   // ---------------------------------------------------------------- run, dump, rollout
   function showRun() {
     const dumps = dumpsOf(state.run);
@@ -62,7 +56,7 @@
     }
     if (!dumpAt(state.run, state.step)) state.step = dumps[dumps.length - 1].step;
     fill(at("dump"), dumps.map((dump) => [dump.step, dump.step]), state.step);
-    showFilters();
+    rimeFilter.offer(dumps, refilter);
     return showDump();
   }
 
@@ -168,37 +162,9 @@
     showRollout();
   }
 
-  // ---------------------------------------------------------------- map of the dump
+  // ---------------------------------------------------------------- map and matches
   function showMap(dump) {
-    at("map").replaceChildren(...dump.streams.map((stream) => {
-      const positions = current.positions(stream.group);
-      const head = element("tr", {}, element("th", { scope: "col" }, element("span", { class: "hidden" }, "sibling")),
-        ...positions.map((p) => element("th", { scope: "col" }, String(p))));
-      const rows = current.siblings(stream.group).map((sibling) => element("tr", {},
-        element("th", { scope: "row" }, String(sibling + 1)),
-        ...positions.map((position) => element("td", {}, cell(stream.group, sibling, position)))));
-      return element("section", {}, element("h3", { dir: "auto" }, stream.id),
-        element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))));
-    }));
-  }
-
-  function cell(group, sibling, position) {
-    const row = current.row(group, sibling, position), kind = statusKind(row);
-    if (!row) return element("span", { class: "cell absent" });
-    const score = row.performance ?? row.reward;
-    const said = `sibling ${sibling + 1}, task ${position}: ${row.status}${score === undefined ? "" : `, ${shown(score, 2)}`}${row.malformed ? ", malformed memory" : ""}`;
-    const button = element("button", { type: "button", tabindex: "-1", title: said, "aria-label": said,
-      class: `cell ${kind}${row.malformed ? " malformed" : ""}${matches(row) ? "" : " dim"}`, "data-place": `${group}/${sibling}/${position}` },
-      typeof score === "number" ? brief(score) : "·");
-    button.addEventListener("click", () => choose(group, sibling, position));
-    return button;
-  }
-
-  // .83, 1, 12: three characters at most, so that the map stays narrow.
-  function brief(score) {
-    if (Math.abs(score) >= 9.95) return String(Math.round(score));
-    const text = Math.abs(score) < 1 ? score.toFixed(2).replace("0.", ".") : score.toFixed(1);
-    return text.replace(/\.0$/, "").replace(/^-?\.00$/, "0").replace("-", "−");
+    at("map").replaceChildren(...taskMap(dump.streams, current, choose));
   }
 
   async function choose(group, sibling, position, focusMap = true) {
@@ -206,81 +172,11 @@
     Object.assign(state, { group, sibling, task: position });
     if (moved) await showRollout();
     else { mark(); writeFragment(); }
-    show(position);
-    if (focusMap) marked()?.focus({ preventScroll: true });
-  }
-
-  const marked = () => at("map").querySelector('[tabindex="0"]');
-
-  // The chosen task in the map is the one that Tab reaches.
-  function mark() {
-    for (const old of at("map").querySelectorAll('[aria-current]')) {
-      old.removeAttribute("aria-current");
-      old.tabIndex = -1;
-    }
-    const place = `${state.group}/${state.sibling}/${state.task}`;
-    const now = at("map").querySelector(`[data-place="${place}"]`) || at("map").querySelector("[data-place]");
-    if (now) {
-      now.setAttribute("aria-current", "true");
-      now.tabIndex = 0;
-    }
-  }
-
-  function show(position) {
     document.getElementById(`task-${position}`)?.scrollIntoView({ block: "start" });
+    if (focusMap) at("map").querySelector('[tabindex="0"]')?.focus({ preventScroll: true });
   }
 
-  // ---------------------------------------------------------------- filters
-  function showFilters() {
-    const labels = new Map();
-    let last = 1;
-    for (const dump of dumpsOf(state.run)) {
-      for (const [label, own] of Object.entries(dump.counts)) {
-        for (const [position, n] of Object.entries(own)) {
-          labels.set(label, (labels.get(label) || 0) + n);
-          last = Math.max(last, Number(position));
-        }
-      }
-    }
-    filter.statuses = new Set([...filter.statuses].filter((label) => labels.has(label)));
-    at("statuses").replaceChildren(...[...labels].sort((a, b) => b[1] - a[1]).map(([label, n]) => {
-      const box = element("input", { type: "checkbox", value: label });
-      box.checked = filter.statuses.has(label);
-      box.addEventListener("change", () => {
-        if (box.checked) filter.statuses.add(label);
-        else filter.statuses.delete(label);
-        refilter();
-      });
-      return element("label", {}, box, ` ${label.replaceAll("_", " ")} `, element("span", { class: "sub" }, n.toLocaleString("en")));
-    }));
-    const all = Array.from({ length: last }, (_, i) => [i + 1, i + 1]);
-    filter.from = Math.min(filter.from, last);
-    filter.to = last;
-    fill(at("from"), all, filter.from);
-    fill(at("to"), all, last);
-  }
-
-  const labelsOf = (row) => (row.malformed ? [row.status, "malformed memory"] : [row.status]);
-  const isOn = (labels) => !filter.statuses.size || labels.some((label) => filter.statuses.has(label));
-  const matches = (row) => row.position >= filter.from && row.position <= filter.to && isOn(labelsOf(row));
-
-  // As far as the index tells; a task with two labels counts once only where one is asked for.
-  function countIn(dump) {
-    const wanted = filter.statuses.size ? [...filter.statuses] : Object.keys(dump.counts).filter((l) => l !== "malformed memory");
-    let n = 0;
-    for (const label of wanted) {
-      for (const [position, own] of Object.entries(dump.counts[label] || {})) {
-        if (position >= filter.from && position <= filter.to) n += own;
-      }
-    }
-    return n;
-  }
-
-  function tellMatches() {
-    const dumps = dumpsOf(state.run), here = current ? current.rows.filter(matches).length : 0;
-    const holding = dumps.filter((dump) => countIn(dump) > 0).length;
-    at("matches").textContent = `${here} tasks here, in ${holding} of ${dumps.length} dumps`;
-  }
+  const mark = () => markInMap(at("map"), state);
 
   function refilter() {
     if (current) showMap(dumpAt(state.run, state.step));
@@ -288,16 +184,22 @@
     tellMatches();
   }
 
+  function tellMatches() {
+    const dumps = dumpsOf(state.run), here = current ? current.rows.filter(rimeFilter.matches).length : 0;
+    const holding = dumps.filter((dump) => rimeFilter.countIn(dump) > 0).length;
+    at("matches").textContent = `${here} tasks here, in ${holding} of ${dumps.length} dumps`;
+  }
+
   // The next task that the filter lets through: in this dump, then in the others, round and round.
   async function nextMatch(direction) {
     const dumps = dumpsOf(state.run), order = (row) => row.group * 1e8 + row.sibling * 1e4 + row.position;
     const here = order({ group: state.group, sibling: state.sibling, position: state.task });
-    const inDump = () => current.rows.filter(matches).sort((a, b) => order(a) - order(b));
+    const inDump = () => current.rows.filter(rimeFilter.matches).sort((a, b) => order(a) - order(b));
     let rows = inDump().filter((row) => (direction > 0 ? order(row) > here : order(row) < here));
     const first = dumps.findIndex((dump) => dump.step === state.step);
     for (let i = 1; !rows.length && i <= dumps.length; i++) {
       const dump = dumps[(first + direction * i + dumps.length * 2) % dumps.length];
-      if (countIn(dump) > 0) {
+      if (rimeFilter.countIn(dump) > 0) {
         state.step = dump.step;
         await showDump();
         rows = inDump();
@@ -321,7 +223,6 @@
       showRollout();
     });
     at("other-sibling").addEventListener("change", () => { state.otherSibling = Number(at("other-sibling").value); showRollout(); });
-    for (const end of ["from", "to"]) at(end).addEventListener("change", () => { filter[end] = Number(at(end).value); refilter(); });
     at("previous-match").addEventListener("click", () => nextMatch(-1));
     at("next-match").addEventListener("click", () => nextMatch(1));
     at("help").addEventListener("click", () => at("keys").showModal());

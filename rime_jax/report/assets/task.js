@@ -1,25 +1,6 @@
 "use strict";
 // One task of a rollout as an article. Texts of the policy only ever become text nodes.
 const CRITERIA = ["new discoveries", "corrected beliefs", "leads for later", "non-redundant"];
-const UNKNOWN = "not recorded";
-
-// element("p", {class: "note"}, "text", child, …)
-function element(tag, attributes, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (value !== null && value !== undefined && value !== false) made.setAttribute(name, value);
-  }
-  made.append(...children.filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
-function shown(value, decimals = 3, signed = false) {
-  if (value === undefined) return UNKNOWN;
-  if (value === null) return "none";
-  if (typeof value !== "number") return String(value);
-  const text = Number.isInteger(value) && !signed ? String(value) : value.toFixed(decimals);
-  return (signed && value > 0 ? "+" : "") + text.replace("-", "−");
-}
 
 // A status as a class name of the style sheet.
 function statusKind(row) {
@@ -30,10 +11,10 @@ function statusKind(row) {
 }
 
 function taskArticle(dump, row, id, memoryView) {
-  const article = element("article", { id, tabindex: "-1", class: "task", "aria-label": `Task ${row.position}: ${row.status}` });
+  const article = element("article", { id, tabindex: "-1", class: "task", "aria-label": `Task ${row.position}: ${row.status ?? UNKNOWN}` });
   article.append(element("header", {},
     element("h3", {}, `Task ${row.position}`),
-    element("span", { class: `status ${statusKind(row)}` }, String(row.status).replaceAll("_", " ")),
+    element("span", { class: `status ${statusKind(row)}` }, (row.status ?? UNKNOWN).replaceAll("_", " ")),
     element("span", { class: "sub", dir: "auto" }, String(row.task ?? ""))));
   if (row.reward === undefined) {
     article.append(element("p", { class: "note" },
