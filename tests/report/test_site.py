@@ -58,6 +58,13 @@ def test_the_first_page_shows_published_and_own_numbers(tmp_path):
     assert {"href": "browse.html#run=0"} in [attributes for tag, attributes in tags if tag == "a"]
 
 
+def test_the_options_in_which_a_run_differs_are_listed(tmp_path):
+    paths = [write_run(tmp_path / "rime"),
+             write_run(tmp_path / "off", options={"reward.exploration": 0.0, "learner.lr": 0.5})]
+    _, text = _parsed(_write(paths, tmp_path / "out"))
+    assert "2 options changed learner.lr = 0.5 reward.exploration = 0.0" in text
+
+
 def test_the_list_of_runs_shows_sums_where_there_is_nothing_else(tmp_path):
     curve = {"mean": [0.5, 1.5], "se": [0.1, 0.1]}
     found = {"protocol": "runs", "policies": {name: {
