@@ -63,6 +63,15 @@ def check(c: ml_collections.ConfigDict) -> None:
          "env.episodes_file and env.split_file go together; set both or neither")
     need(not c.eval.libraries_file or bool(c.eval.tasks_file),
          "eval.libraries_file says where the files of eval.tasks_file are; set that as well")
+    need(not c.eval.tasks_file or c.env.domain != "codebase" or bool(c.eval.libraries_file),
+         f"eval.tasks_file = {c.eval.tasks_file!r} needs eval.libraries_file: where the files of "
+         "its tasks are (docs/codebase.md)")
+    need(c.eval.protocol == "streams" or tuple(c.eval.interventions) == ("blanked",),
+         f"eval.interventions = {c.eval.interventions} are those of eval.protocol = 'streams'; "
+         f"{c.eval.protocol!r} has its own baseline: leave them at 'blanked'")
+    need("swapped" not in c.eval.interventions or c.eval.streams > 1,
+         "eval.interventions = 'swapped' reads another stream's memory; set eval.streams to 2 or "
+         "more")
     if c.env.supply == "every_colour":
         need(c.env.potions % 6 == 0, f"env.potions = {c.env.potions} is no multiple of 6, which "
                                      "env.supply = every_colour needs")

@@ -83,7 +83,7 @@ def _alchemy(config: ml_collections.ConfigDict) -> Domain:
 
 
 def _alchemy_episodes(config: ml_collections.ConfigDict) -> Domain:
-    with _config_errors():
+    with _config_errors("eval.tasks_file, env.*"):
         make_stream = alchemy_streams.streams_from_file(
             "heldout", episode_path=config.eval.tasks_file, split_path=None,
             trials=config.env.trials, rules=alchemy_rules(config.env))
@@ -93,7 +93,7 @@ def _alchemy_episodes(config: ml_collections.ConfigDict) -> Domain:
 def _codebase_benchmark(config: ml_collections.ConfigDict) -> Domain:
     from rime_jax import domain_codebase
 
-    with _config_errors():
+    with _config_errors("eval.tasks_file, eval.libraries_file"):
         return domain_codebase.make_benchmark(config)
 
 
@@ -147,13 +147,13 @@ def alchemy_stream_maker(
 
 
 @contextlib.contextmanager
-def _config_errors() -> Iterator[None]:
+def _config_errors(options: str = "env.*") -> Iterator[None]:
     """Environments know no configuration: what they refuse is an error of the options here."""
     try:
         yield
     except (ValueError, OSError, TypeError, LookupError, AttributeError, ArithmeticError,
             RecursionError, RuntimeError) as error:
-        raise config_lib.ConfigError(f"options env.*: {error}") from error
+        raise config_lib.ConfigError(f"options {options}: {error}") from error
 
 
 _ALCHEMY_WORDS = DomainWords(
