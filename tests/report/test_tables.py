@@ -160,8 +160,7 @@ PLACES = {
         "lambda_0_1": ("alchemy", "λ = 0.1"), "lambda_1": ("alchemy", "λ = 1"),
         "memory_half": ("alchemy", "memory budget halved"),
         "benchmark_rules": ("alchemy", "benchmark rules"),
-        "values_shown": ("alchemy", "values shown"), "full_text": ("alchemy", "full text"),
-        "smollm": ("alchemy", "SmolLM2"),
+        "values_shown": ("alchemy", "values shown"),
     },
     "codebase": {
         "rime": ("codebase", "Qwen3.5-4B, RIME"), "cod": ("codebase", "Qwen3.5-4B, CoD"),
@@ -221,9 +220,8 @@ def test_each_experiment_stands_in_its_row(tmp_path, domain, name, size):
 
 def test_every_published_experiment_has_a_place():
     known = {domain: {p.stem for p in (EXPERIMENTS / domain).glob("*.py")} for domain in PLACES}
-    # `prompted` trains nothing, a branch point is seen in the runs that start from it, and two
-    # are no experiments of the study.
-    other = {"prompted", "branch_point", "qwen3_4b", "warm_start"}
+    # `prompted` trains nothing, a branch point is seen in the runs that start from it.
+    other = {"prompted", "branch_point"}
     for domain, names in known.items():
         assert names - other == PLACES[domain].keys()
 
