@@ -45,13 +45,15 @@ setuptools.setup(
         "aot": ["jax[tpu]>=0.10.2"],
         # Makes task sets (rime_jax.envs.codebase.build); the shipped set needs nothing.
         "build": ["libcst>=1.8"],
+        # Builds the pages of docs/ into a site (mkdocs build).
+        "docs": ["mkdocs-material>=9.8", "mkdocstrings[python]>=1.0"],
         "gpu": ["jax[cuda13]>=0.10.2"],
         # transformers as the reference, also for models in GGUF. On Linux take torch's CPU wheel
         # where you can; the default one brings 3 GB of CUDA.
         "parity": ["accelerate>=1.15", "gguf>=0.19", "torch>=2.13"],
         "plot": ["matplotlib>=3.9"],
         "report": ["plotly>=6"],
-        "test": ["hypothesis>=6.170", "libcst>=1.8", "pytest>=9.2"],
+        "test": ["hypothesis>=6.170", "libcst>=1.8", "plotly>=6", "pytest>=9.2"],
         "tpu": ["jax[tpu]>=0.10.2"],
     },
 )

@@ -21,7 +21,7 @@ ensure_venv() {
   local kind="$1" target="$root" stamp
   case "$kind" in
     test | tpu | gpu) target="${root}[$kind]" ;;
-    parity) target="${root}[test,parity]" ;;
+    parity) target="${root}[test,parity,docs]" ;;
   esac
   lock_repository
   check_owner

@@ -1,10 +1,12 @@
 """The pages: their links lead somewhere, and their commands are ones that the programs take."""
 
 import functools
-import importlib
+import importlib.util
 import pathlib
 import re
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -93,3 +95,17 @@ def usage(program):
         if adds in text:
             text += flags
     return text
+
+
+@pytest.mark.skipif(importlib.util.find_spec("material") is None,
+                    reason="MkDocs is not installed (extra `docs`)")
+def test_the_site_builds_and_every_link_in_it_leads_somewhere(tmp_path):
+    done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir",
+                           str(tmp_path / "site")], cwd=ROOT, capture_output=True, text=True,
+                          timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    pages = {p.parent.name for p in (tmp_path / "site").glob("*/index.html")}
+    assert {page.stem for page in ROOT.glob("docs/*.md")} <= pages
+    for page in (tmp_path / "site").glob("**/*.html"):
+        # Read without a network.
+        assert not re.search(r'(?:src|href)="https?://[^"]*\.(?:js|css)', page.read_text())

@@ -168,7 +168,7 @@ def test_changed_requirements_are_installed_into_the_same_environment(checkout, 
 
 def test_a_larger_environment_serves_the_smaller_kinds_too(checkout):
     status, _, calls = checkout.run(".ci/run", "-k", "memory")
-    assert status == 0 and "[test,parity]" in _installs(calls)[0]
+    assert status == 0 and "[test,parity,docs]" in _installs(calls)[0]
     assert calls[-1] == "pytest -k memory"
     assert _installs(checkout.run("launch/test.sh")[2]) == []
     assert _installs(checkout.run("launch/local.sh")[2]) == []
