@@ -2,7 +2,9 @@
 
 import asyncio
 import functools
+import time
 
+import httpx2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -58,9 +60,9 @@ def run(model, server, scenario, **values):
     """Runs `scenario(sampler, built)` with version 0 published."""
 
     async def whole():
-        built = parts.build(config_of(model, server.url, **values))
-        await built.sampler.publish({"policy": params_of(0)}, 0)
-        return await scenario(built.sampler, built)
+        async with parts.opened(config_of(model, server.url, **values)) as built:
+            await built.sampler.publish({"policy": params_of(0)}, 0)
+            return await scenario(built.sampler, built)
 
     return asyncio.run(whole())
 
@@ -135,16 +137,30 @@ def generation_of(generation, version):
         generation.ids, generation.logprobs, [version] * len(generation.ids), generation.finish)
 
 
+def tokens_made(server):
+    """By the server since its start."""
+    return sum(float(line.split()[-1]) for line in httpx2.get(f"{server.url}/metrics").text.split(
+        "\n") if line.startswith("vllm:generation_tokens_total"))
+
+
 def test_tokens_of_a_request_during_a_push_follow_the_weights_of_their_versions(model, server):
     async def scenario(sampler, built):
         sampler._stop_ids = ()
+        export, before = sampler._export, tokens_made(server)
+
+        def export_and_wait(params, to):
+            """The weights are written when requests are in full progress, and loaded then."""
+            export(params, to)
+            while tokens_made(server) < before + 12:
+                time.sleep(0.01)
+
+        sampler._export = export_and_wait
+        pushed = asyncio.create_task(sampler.publish({"policy": params_of(1)}, 1))
         sessions = [sampler.open("act", [6 + i, 9, 11], (i,)) for i in range(12)]
-        working = [asyncio.create_task(turn(s, 200)) for s in sessions]
-        await asyncio.sleep(0.1)
-        await sampler.publish({"policy": params_of(1)}, 1)
-        found = await asyncio.gather(*working)
+        found = await asyncio.gather(*(turn(s, 240) for s in sessions))
+        await pushed
         for session, (start, generation) in zip(sessions, found, strict=True):
-            assert len(generation.ids) == 200
+            assert len(generation.ids) == 240
             check(session.ids, start, generation)
         assert {v for _, g in found for v in g.versions} == {0, 1}
         print("tokens before the push:", [g.versions.count(0) for _, g in found])
