@@ -1,14 +1,18 @@
 """Workspaces in containers of docker or podman."""
 
+import logging
 import os
 import shutil
 import subprocess
 
 from rime_jax.envs.codebase import hosted, sandbox
 
+_log = logging.getLogger(__name__)
 _LABEL = "rime_jax.owner"
 _TREE = "/opt/tree"
 _SECONDS_TO_START = 120
+# Make a mount the user's own: with a mode alone docker gives it that of the image's folder.
+_OWNED = {"docker": "uid={user},gid={user}", "podman": "U"}
 # Process 1 reaps what others leave behind, and waits.
 _WAIT = "while :; do sleep infinity & wait; done"
 # All but process 1, and returns when they are gone: process 1, its `sleep` and this one are left.
@@ -40,13 +44,14 @@ class Containers:
         if self._engine is None:
             raise sandbox.SandboxError(
                 f"{engine} is not installed: install it or choose another sandbox (env.sandbox)")
-        self._limits, self._image = limits, image
+        self._limits, self._image, self._owned = limits, image, _OWNED[engine]
         self._sweep()
 
     def open(self, base: sandbox.Base) -> "ContainerWorkspace":
         user = hosted.next_user()
         identity = _call(self._engine, *start_arguments(
-            base, self._limits, base.image or self._image, owner(), user)).strip()
+            base, self._limits, base.image or self._image, owner(), user,
+            self._owned)).strip()
         workspace = ContainerWorkspace(self._engine, identity, user, base, self._limits)
         try:
             # Not its owner: that of the host is nobody in there.
@@ -64,12 +69,16 @@ class Containers:
 
     def _sweep(self) -> None:
         """Removes the containers of trainers of this machine that are no more."""
-        listed = _call(self._engine, "ps", "--all", "--filter", f"label={_LABEL}", "--format",
-                       f'{{{{.ID}}}} {{{{.Label "{_LABEL}"}}}}')
-        for line in listed.splitlines():
-            identity, _, label = line.partition(" ")
-            if label and not alive(label.strip()):
-                _call(self._engine, "rm", "--force", "--volumes", identity)
+        listed = _call(self._engine, "ps", "--all", "--quiet", "--filter", f"label={_LABEL}")
+        for identity in listed.split():
+            try:
+                label = _call(self._engine, "inspect", "--format",
+                              f'{{{{index .Config.Labels "{_LABEL}"}}}}', identity)
+                if not alive(label.strip()):
+                    _call(self._engine, "rm", "--force", "--volumes", identity)
+            except sandbox.SandboxError as error:
+                # Mostly because another trainer has just removed it.
+                _log.warning("a container of a former run may be left: %s", error)
 
 
 class ContainerWorkspace:
@@ -91,7 +100,8 @@ class ContainerWorkspace:
                 [self._engine, "exec", "--interactive", "--user", self._user,
                  "--workdir", sandbox.WORKDIR, self._identity], command, stdin, timeout_s)
         finally:
-            self._kill_all()
+            if self._open:
+                self._kill_all()
 
     def _kill_all(self) -> None:
         """A client that is killed has left its command running.
@@ -105,16 +115,24 @@ class ContainerWorkspace:
             raise sandbox.SandboxError(f"the container is lost: {error}") from error
 
     def close(self) -> None:
+        was_open, self._open = self._open, False
         self._hosted.close()
-        if self._open:
-            self._open = False
+        if was_open:
             _call(self._engine, "rm", "--force", "--volumes", self._identity)
 
 
 def start_arguments(
-    base: sandbox.Base, limits: sandbox.Limits, image: str, label: str, user: int
+    base: sandbox.Base, limits: sandbox.Limits, image: str, label: str, user: int,
+    owned: str,
 ) -> list[str]:
-    """`run …` for a container that waits for commands."""
+    """`run …` for a container that waits for commands.
+
+    Args:
+      base, limits, image: of the workspace.
+      label: tells whose it is (`owner`).
+      user: number of the one that commands run as.
+      owned: option of a tmpfs that makes it his.
+    """
     processes = limits.processes + _OWN_PROCESSES
     arguments = [
         "run", "--detach", "--rm", "--label", f"{_LABEL}={label}", "--network", "none",
@@ -123,9 +141,12 @@ def start_arguments(
         "--memory-swap", str(limits.memory_bytes), "--ulimit", f"nproc={processes}:{processes}",
         "--ulimit", f"nofile={limits.open_files}:{limits.open_files}",
         "--ulimit", f"fsize={limits.written_bytes}:{limits.written_bytes}", "--ulimit", "core=0",
-        "--hostname", "sandbox", "--ipc", "private", "--workdir", sandbox.WORKDIR]
+        "--hostname", "sandbox", "--ipc", "private", "--workdir", sandbox.WORKDIR,
+        # Process 1 hears no other signal than the last one.
+        "--stop-timeout", "0"]
+    writable = f"rw,exec,mode=755,size={limits.written_bytes},{owned.format(user=user)}"
     for place in (sandbox.WORKDIR, sandbox.HOME, "/tmp"):
-        arguments += ["--tmpfs", f"{place}:rw,exec,mode=1777,size={limits.written_bytes}"]
+        arguments += ["--tmpfs", f"{place}:{writable}"]
     for source, target in ((base.tree, _TREE), *((m.source, m.target) for m in base.mounts)):
         arguments += ["--mount", hosted.bind(source, target, "readonly")]
     return [*arguments, "--entrypoint", "bash", image, "-c", _WAIT]
