@@ -152,7 +152,8 @@ def _policy(built: parts.Parts, run: pathlib.Path | None) -> tuple[str, dict[str
                                          "that of a run; give --config instead of --run")
         return built.config.sampler.openai_model, {}, 0
     if run is None:
-        return built.config.model.path, built.initial_sets(), 0
+        initial = starting_point.sets(built, starting_point.placement(built))
+        return built.config.model.path, initial, 0
     step, params = starting_point.newest(built, run)
     return f"{run} step {step}", params, step
 

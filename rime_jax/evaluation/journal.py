@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import pathlib
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -104,14 +105,14 @@ def opened(
     """The journal of a policy in the setting of a configuration.
 
     How many streams, rollouts, runs or samples are played, and under which conditions, makes no
-    other journal: each task has its place in it.
+    other journal: each task has its place in it. A change of the program does.
 
     Args:
       directory: of the journals.
       who: JSON values that tell the policy from any other.
     """
     text = json.dumps(metrics.jsonable(
-        {"who": who, "version": rime_jax.__version__, **_setting(config)}), sort_keys=True)
+        {"who": who, **_setting(config)}), sort_keys=True)
     # The hosts' clocks and file systems may differ in what they say of a file.
     text = processes.gather(text)[0]
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -124,15 +125,33 @@ def opened(
         journal.close()
 
 
+# Sections that the play of a task depends on, and what of them it does not: files count by what
+# they hold.
+_FILES = ("episodes_file", "split_file", "tasks_file", "libraries_file", "levels_file")
+_WITHOUT = {
+    "env": ("cache_dir", *_FILES),
+    "rollout": ("streams_per_step", "group_size", "retries", "env_timeout_s"),
+}
+
+
 def _setting(config: ml_collections.ConfigDict) -> dict[str, Any]:
-    """Everything beside the policy that the play of a task depends on."""
-    files = (config.env.episodes_file, config.env.split_file, config.env.tasks_file,
-             config.env.libraries_file, config.env.levels_file, config.eval.tasks_file,
-             config.eval.libraries_file)
-    own = {name: config.eval[name] for name in ("seed", "temperature")}
-    contents = [hashlib.sha256(pathlib.Path(f).read_bytes()).hexdigest() for f in files if f]
-    return {"env": config.env.to_dict(), "rollout": config.rollout.to_dict(), "eval": own,
-            "files": contents}
+    """Everything beside the policy that the play of a task depends on: options, files, code."""
+    found: dict[str, Any] = {
+        section: {name: value for name, value in config[section].items() if name not in without}
+        for section, without in _WITHOUT.items()}
+    found["eval"] = {name: config.eval[name] for name in ("seed", "temperature")}
+    named = [(section, name) for section in ("env", "eval") for name in _FILES
+             if name in config[section] and config[section][name]]
+    files = {f"{section}.{name}": pathlib.Path(config[section][name]) for section, name in named}
+    package = pathlib.Path(rime_jax.__file__).parent
+    files |= {str(path.relative_to(package)): path for path in package.rglob("*.py")}
+    module, colon, _ = config.env.domain.partition(":")
+    if colon:  # A domain of one's own.
+        files[module] = pathlib.Path(sys.modules[module].__file__)
+    contents = hashlib.sha256()
+    for name in sorted(files):
+        contents.update(name.encode() + hashlib.sha256(files[name].read_bytes()).digest())
+    return found | {"files": contents.hexdigest()}
 
 
 class Kept:

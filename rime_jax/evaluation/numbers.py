@@ -86,11 +86,7 @@ def results(
         "trials": config.env.trials,
         "policies": {
             name: {
-                "scaffold": played.scaffold,
-                "rollouts": played.with_memory.shape[1],
-                "lost": played.lost,
-                "by_position": by_position(played.with_memory),
-                **cumulative_gain(played),
+                **_counts(played),
                 **{q: mean(v) for q, v in values[name].items() if _reported(q, v)},
                 **_corruption(played),
             }
@@ -117,6 +113,13 @@ def results(
             "values": {name: {q: v.tolist() for q, v in own.items() if _reported(q, v)}
                        for name, own in values.items()},
         },
+    }
+
+
+def _counts(played: Played) -> dict[str, Any]:
+    return {
+        "scaffold": played.scaffold, "rollouts": played.with_memory.shape[1], "lost": played.lost,
+        "by_position": by_position(played.with_memory), **cumulative_gain(played),
     }
 
 

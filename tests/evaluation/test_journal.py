@@ -20,8 +20,8 @@ GAMES = [("streams", "act_write"), ("streams", "in_context"), ("runs", "act_writ
 
 def built(protocol="streams", scaffold="act_write", reply=games.counting, **options):
     return games.built(games.Reader(reply), **{
-        "eval__protocol": protocol, "eval__scaffolds": (scaffold,), "eval__interventions": ALL,
-        "eval__runs": 3, **options})
+        "eval__protocol": protocol, "eval__scaffolds": (scaffold,), "eval__runs": 3,
+        "eval__interventions": ALL if protocol == "streams" else ("blanked",), **options})
 
 
 def play(made, kept=None):
@@ -111,21 +111,45 @@ def test_a_larger_evaluation_goes_on_from_a_smaller_one(tmp_path):
     assert len(list(tmp_path.glob("*.json"))) == 1
 
 
-@pytest.mark.parametrize("option, value", [
-    ("eval.seed", 5), ("eval.temperature", 0.5), ("rollout.memory_tokens", 800),
-    ("env.max_steps", 5)])
-def test_another_setting_has_another_journal(option, value, tmp_path):
+def knows(directory, config, who="m"):
+    """Whether what `built()` played there is the beginning of this evaluation."""
+    with journal.opened(directory, config, {"model": who}) as kept:
+        return kept.get("act_write/with_memory", 0, 0, 0) is not None
+
+
+@pytest.mark.parametrize("option, value, same", [
+    ("eval.seed", 5, False), ("eval.temperature", 0.5, False), ("env.max_steps", 5, False),
+    ("rollout.memory_tokens", 800, False), ("rollout.env_timeout_s", 9.0, True),
+    ("rollout.retries", 0, True), ("env.cache_dir", "elsewhere", True),
+    ("eval.bootstrap", 999, True)])
+def test_another_game_has_another_journal_and_another_machine_has_not(
+        option, value, same, tmp_path):
     made, other = built(), copy.deepcopy(built().config)
     section, name = option.split(".")
     other[section][name] = value
     with opened(tmp_path, made) as kept:
         play(made, kept)
-    with journal.opened(tmp_path, other, {"model": "m"}) as kept:
-        assert kept.get("act_write/with_memory", 0, 0, 0) is None
-    with journal.opened(tmp_path, made.config, {"model": "n"}) as kept:
-        assert kept.get("act_write/with_memory", 0, 0, 0) is None
-    with opened(tmp_path, made) as kept:
-        assert kept.get("act_write/with_memory", 0, 0, 0) is not None
+    assert knows(tmp_path, made.config) and not knows(tmp_path, made.config, "n")
+    assert knows(tmp_path, other) == same
+
+
+def test_files_count_by_what_they_hold(tmp_path, monkeypatch):
+    made, package = built(), tmp_path / "package"
+    for folder in (package, tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        (folder / "file").write_text("x")
+    made.config.eval.tasks_file = str(tmp_path / "one" / "file")
+    (package / "code.py").write_text("pass")
+    monkeypatch.setattr(journal.rime_jax, "__file__", str(package / "__init__.py"))
+    with journal.opened(tmp_path / "played", made.config, {"model": "m"}) as kept:
+        play(made, kept)
+    made.config.eval.tasks_file = str(tmp_path / "two" / "file")
+    assert knows(tmp_path / "played", made.config)
+    (tmp_path / "two" / "file").write_text("y")
+    assert not knows(tmp_path / "played", made.config)
+    (tmp_path / "two" / "file").write_text("x")
+    (package / "code.py").write_text("return")
+    assert not knows(tmp_path / "played", made.config)
 
 
 class Pair(distributed.Processes):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 
+import jax
 import pytest
 
 from rime_jax import config as config_lib
@@ -43,6 +44,18 @@ def test_a_service_and_a_model_of_ours_play_together(role, tmp_path):
     rows = [json.loads(line) for line in journal.read_bytes().split(b"\n") if line]
     written = [row["memory_after"] for row in rows if row["condition"] == "act_write/with_memory"]
     assert (set(written) == {"green large"}) == (role == "writer")
+
+
+def test_the_initial_policy_is_spread_over_the_devices_as_in_training(monkeypatch):
+    (player,) = players.make(config())
+    placed = []
+
+    async def publish(params, version):
+        placed.extend(jax.tree.leaves(params))
+
+    monkeypatch.setattr(player.built.sampler, "publish", publish)
+    asyncio.run(player.load())
+    assert {len(array.sharding.device_set) for array in placed} == {jax.device_count()}
 
 
 def test_a_model_given_twice_is_one_player(tmp_path):
