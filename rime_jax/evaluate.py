@@ -73,6 +73,7 @@ async def _evaluate(
         protocols.check(made[0].built)
         out = arguments.out or _place(config, arguments, made[-1].name)
         if processes.first:
+            tables.check_place(out.parent, out.name, config)
             print(tables.announcement(config, [player.name for player in made]), flush=True)
         played = {}
         for player in made:

@@ -101,6 +101,14 @@ def test_who_cannot_play_is_refused_without_a_traceback(tmp_path, arguments, mes
     assert message in stop.value.code
 
 
+def test_results_of_another_game_are_not_written_over(run):
+    before = (run / "eval/final.json").read_bytes()
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main([f"--run={run}", f"--out={run}/eval/final", "--set", "env.trials=2"])
+    assert "trials is 3 there and would be 2" in stop.value.code and "--out" in stop.value.code
+    assert (run / "eval/final.json").read_bytes() == before
+
+
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run):
     with pytest.raises(SystemExit) as stop:
         evaluate.main([f"--run={run}", f"--actor={run}/checkpoints/7"])

@@ -8,6 +8,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from rime_jax import config as config_lib
 from rime_jax.tracking import metrics
 
 # Reported quantities → column titles.
@@ -36,8 +37,10 @@ def table(found: Mapping[str, Any]) -> str:
     ]
     rows = {
         **{f"**{name}**": row for name, row in found["policies"].items()},
-        **found["differences"], **found["floors"], "oracle": {"performance": (1.0, None, None)},
+        **found["differences"], **found["floors"],
     }
+    if found["floors"]:  # Then performance is measured by it.
+        rows["oracle"] = {"performance": (1.0, None, None)}
     columns = COLUMNS | {q: title for q, title in OPTIONAL.items()
                          if any(q in row for row in found["policies"].values())}
     lines += ["| | " + " | ".join(columns.values()) + " |", "|---" * (len(columns) + 1) + "|"]
@@ -87,9 +90,13 @@ def runs_table(found: Mapping[str, Any]) -> str:
 def setting(config: ml_collections.ConfigDict) -> str:
     """Names the variant, so that no number stands without it."""
     env = config.env
+    if env.domain == "codebase":
+        tasks = f"{env.segments}, {env.order}"
+        if config.eval.tasks_file:
+            tasks = f"tasks of {pathlib.Path(config.eval.tasks_file).name}"
+        return f"Codebase Adaptation, {env.max_steps} turns, {tasks}"
     if env.domain != "alchemy":
-        name = "Codebase Adaptation" if env.domain == "codebase" else env.domain
-        return f"{name}, {env.max_steps} turns"
+        return f"{env.domain}, {env.max_steps} turns"
     benchmark = (
         env.value_display == "shown" and env.stones == 3 and env.potions == 12
         and env.supply == "random" and env.max_steps == 20 and not env.min_oracle
@@ -99,8 +106,9 @@ def setting(config: ml_collections.ConfigDict) -> str:
         f"eased variant: values {env.value_display}, {env.stones} stones, potions {env.supply}, "
         f"{env.max_steps} steps"
     )
-    if config.eval.tasks_file:
-        return f"Symbolic Alchemy, {rule}, recorded episodes"
+    if config.eval.tasks_file or env.episodes_file:
+        name = pathlib.Path(config.eval.tasks_file or env.episodes_file).name
+        return f"Symbolic Alchemy, {rule}, episodes of {name}"
     return f"Symbolic Alchemy, {rule}, graphs of {'/'.join(map(str, env.edges))} edges"
 
 
@@ -112,6 +120,29 @@ def announcement(config: ml_collections.ConfigDict, policies: Sequence[str]) -> 
                 f"{config.eval.baseline_samples} times …")
     return (f"Evaluating {who} on {config.eval.streams} held-out streams × "
             f"{config.eval.rollouts} rollouts, with and without memory …")
+
+
+def check_place(
+    directory: pathlib.Path, name: str, config: ml_collections.ConfigDict
+) -> None:
+    """Refuses to write over the results of another game.
+
+    Raises:
+      ConfigError: names the file, and what is different.
+    """
+    file = directory / f"{name}.json"
+    try:
+        there = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return
+    now = {"protocol": config.eval.protocol, "setting": setting(config)}
+    if config.eval.protocol == "streams":
+        now["trials"] = config.env.trials
+    for what, value in now.items():
+        if isinstance(there, dict) and there.get(what, value) != value:
+            raise config_lib.ConfigError(
+                f"{file} holds the results of another game: {what} is {there[what]!r} there and "
+                f"would be {value!r}; give these a place of their own (--out)")
 
 
 def save(found: Mapping[str, Any], directory: pathlib.Path, name: str) -> str:

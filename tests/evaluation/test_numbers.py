@@ -1,5 +1,6 @@
 """The numbers and tables of held-out streams against closed forms."""
 
+import contextlib
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from rime_jax import config as config_lib
 from rime_jax.evaluation import heldout, numbers, tables
 from tests.scripted import small_config
 
@@ -155,6 +157,32 @@ def test_the_variant_is_named_and_the_benchmark_only_where_it_is_the_benchmark()
     for name in benchmark:
         eased = {k: v for k, v in benchmark.items() if k != name}
         assert "eased variant" in tables.setting(small_config(**eased)), name
+
+
+def test_where_tasks_come_from_is_named():
+    files = dict(env__episodes_file="data/e.jsonl", env__split_file="s.json")
+    assert tables.setting(small_config(**files)).endswith("episodes of e.jsonl")
+    assert tables.setting(small_config(eval__tasks_file="t.jsonl")).endswith("episodes of t.jsonl")
+    code = dict(env__domain="codebase", rollout__env_timeout_s=600.0, env__max_steps=40)
+    assert tables.setting(small_config(**code)) == (
+        "Codebase Adaptation, 40 turns, 6+6, curriculum")
+    assert tables.setting(small_config(
+        eval__tasks_file="d/t.jsonl", eval__libraries_file="l.json", **code)) == (
+        "Codebase Adaptation, 40 turns, tasks of t.jsonl")
+
+
+@pytest.mark.parametrize("there, refused", [
+    (None, False), ("{", False), ("[]", False), ("{}", False),
+    ({"protocol": "streams", "trials": 3}, False), ({"trials": 4}, True),
+    ({"protocol": "runs"}, True), ({"setting": "another"}, True),
+])
+def test_results_of_another_game_are_in_the_way(there, refused, tmp_path):
+    if there is not None:
+        text = there if isinstance(there, str) else json.dumps(there)
+        (tmp_path / "a.b.json").write_text(text)
+    expected = pytest.raises(config_lib.ConfigError) if refused else contextlib.nullcontext()
+    with expected:
+        tables.check_place(tmp_path, "a.b", small_config())
 
 
 def test_results_are_saved_as_json_and_markdown(tmp_path):
