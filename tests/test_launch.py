@@ -5,12 +5,13 @@ import pathlib
 import shutil
 import stat
 import subprocess
+import sys
 
 import pytest
 import setuptools
 
 ROOT = pathlib.Path(__file__).parents[1]
-SCRIPTS = [*sorted((ROOT / "launch").glob("*.sh")), ROOT / ".ci" / "run"]
+SCRIPTS = [*sorted((ROOT / "launch").rglob("*.sh")), ROOT / ".ci" / "run"]
 
 # Answers the version question, "makes" an environment by copying itself, and logs everything else.
 FAKE_PYTHON = """#!/usr/bin/env bash
@@ -73,10 +74,15 @@ def test_scripts_are_valid_bash(script):
     subprocess.run(["bash", "-n", str(script)], check=True)
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+# Beside this Python where the extra `test` brought it.
+SHELLCHECK = shutil.which(
+    "shellcheck", path=f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.skipif(SHELLCHECK is None, reason="shellcheck is not installed (extra test)")
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_shellcheck_has_no_complaint(script):
-    subprocess.run(["shellcheck", "-x", str(script)], cwd=ROOT, check=True)
+    subprocess.run([SHELLCHECK, "-x", str(script)], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize("script", [s for s in SCRIPTS if not s.name.startswith("_")],

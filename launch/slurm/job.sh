@@ -83,7 +83,7 @@ start_judge() {
   settings+=(judge.kind=server "judge.urls=http://$node:8100/v1" judge.model=judge)
 }
 
-# shellcheck disable=SC2329  # the trap invokes it
+# shellcheck disable=SC2317,SC2329  # the trap invokes it
 end_servers() {
   local pid
   for pid in ${background[@]+"${background[@]}"}; do kill -TERM "$pid" 2>/dev/null || true; done

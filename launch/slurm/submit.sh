@@ -76,8 +76,9 @@ done
 if [ "$servers" -gt 0 ]; then
   [ -n "$model" ] || usage_error "--servers needs --model: the directory of the model they serve"
   [ -e "$model/config.json" ] || usage_error "--model $model is no model directory (no config.json)"
-  [ "$server_gpus" -ge 1 ] && [ $((gpus % server_gpus)) -eq 0 ] ||
+  if [ "$server_gpus" -lt 1 ] || [ $((gpus % server_gpus)) -ne 0 ]; then
     usage_error "--server-gpus $server_gpus does not divide --gpus $gpus"
+  fi
   model="$(CDPATH='' cd -- "$model" && pwd -P)"
 elif [ -n "$model" ]; then
   usage_error "--model is for --servers; the trainer's own is --set model.path=$model"

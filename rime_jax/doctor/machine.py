@@ -104,7 +104,7 @@ def devices() -> Iterator[Finding]:
 
 
 def _unseen(kind: str) -> Iterator[tuple[str, str]]:
-    """(hardware, extra) that is here while jax computes on `kind` and nobody said it should."""
+    """(hardware, extra) that is here while jax computes on `kind`, unless it was told to."""
     if os.environ.get("JAX_PLATFORMS"):
         return
     if kind != "gpu" and shutil.which("nvidia-smi"):
