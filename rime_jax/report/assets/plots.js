@@ -20,10 +20,10 @@
   function layoutOf(panel) {
     const axis = {
       gridcolor: "var(--line)", linecolor: "var(--line)", zerolinecolor: "var(--grey)",
-      tickfont: { color: "var(--muted)", size: 11.5 }, fixedrange: true, automargin: true,
+      tickfont: { color: "var(--muted)", size: 11.5 }, fixedrange: true,
     };
     const layout = {
-      margin: { l: 44, r: 12, t: 10, b: 38 }, showlegend: false, hovermode: "x unified",
+      margin: { l: 46, r: 14, t: 10, b: 44 }, showlegend: false, hovermode: "x unified",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", autosize: true,
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: "var(--ink)" },
       hoverlabel: { bgcolor: "var(--panel)", bordercolor: "var(--line)",

@@ -5,7 +5,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rime_jax.report import evaluations, statistics
-from rime_jax.report.figures.traces import POSITION_AXIS, Drawn, Figure, band, line, panel
+from rime_jax.report.figures.traces import (
+    NAMES_AXIS,
+    POSITION_AXIS,
+    Drawn,
+    Figure,
+    band,
+    line,
+    panel,
+)
 from rime_jax.report.statistics import Mean, Position
 
 _FRACTION = {"range": [-0.04, 1.04]}
@@ -58,7 +66,7 @@ def outcomes(drawn: Sequence[Drawn]) -> Figure | None:
     ]
     chart = panel("share of groups", traces, legend=True, height=110 + 26 * len(labels),
                   xaxis={"tickformat": ".0%", "range": [0, 1], "dtick": 0.25},
-                  yaxis={"autorange": "reversed"})
+                  yaxis={**NAMES_AXIS, "autorange": "reversed"})
     chart["layout"] |= {"barmode": "stack", "hovermode": "closest"}
     return Figure(
         "outcomes", "Outcomes of the groups at the two hardest positions",

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rime_jax.report.evaluations import Value
-from rime_jax.report.figures.traces import Figure, Trace, panel
+from rime_jax.report.figures.traces import NAMES_AXIS, Figure, Trace, panel
 from rime_jax.report.tables import Table, TableRow
 
 
@@ -12,7 +12,7 @@ def figure(sheet: Table) -> Figure:
     """A panel for each quantity of the table, in it a line a system."""
     labels = [row.system + (f" · {row.who}" if row.who else "") for row in sheet.rows]
     yaxis: dict[str, Any] = {
-        "tickvals": list(range(len(labels))), "ticktext": labels, "zeroline": False,
+        **NAMES_AXIS, "tickvals": list(range(len(labels))), "ticktext": labels, "zeroline": False,
         "range": [len(labels) - 0.4, -0.6]}
     panels = [
         panel(title, _dots(sheet.rows, column), legend=i == 0, height=70 + 24 * len(labels),

@@ -12,6 +12,9 @@ from rime_jax.report.statistics import Position
 Trace = dict[str, Any]
 Points = Sequence[tuple[float, float]]
 
+# An axis of names takes the room they need. One of numbers has a fixed room: plotly's search for it
+# need not end.
+NAMES_AXIS = {"automargin": True}
 POSITION_AXIS = {"title": {"text": "position"}, "dtick": 1}
 STEP_AXIS = {"title": {"text": "iteration"}}
 
