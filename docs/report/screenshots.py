@@ -37,6 +37,7 @@ def _take(report: pathlib.Path) -> None:
             _open(page, report / "index.html", "table")
             _save(page, "numbers", at="#numbers")
             _save(page, "figures", at="#exploration")
+            _save(page, "stream", at="#outcomes")
         with chromium.page(1280, 860, dark=True) as page:
             _open(page, report / "browse.html", "article.task")
             page.keyboard.press("j")

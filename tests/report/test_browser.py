@@ -153,6 +153,14 @@ def test_a_name_in_the_legend_hides_its_lines_in_all_panels(chromium, report):
         _until(lambda: page.locator("#learning .trace").count() == before / 2)
 
 
+def test_every_name_in_a_legend_has_the_colour_of_its_line(chromium, report):
+    with chromium.page() as page:
+        page.goto((report / "index.html").as_uri())
+        colours = page.evaluate("[...document.querySelectorAll('.legend i')].map("
+                                "e => e.style.getPropertyValue('--swatch'))")
+    assert len(colours) > 10 and all(colour.startswith("var(--") for colour in colours)
+
+
 def test_the_chosen_colours_stay(chromium, report):
     with chromium.page() as page:
         page.goto((report / "index.html").as_uri())

@@ -74,8 +74,8 @@
   function legend(figure, panels) {
     const names = new Map();
     for (const trace of panels.flatMap((panel) => panel.data)) {
-      if (trace.showlegend === false && !trace.legendgroup) continue;
-      if (!names.has(trace.name)) names.set(trace.name, trace);
+      // Bands and raw curves go with the line of their name.
+      if (trace.hoverinfo !== "skip" && !names.has(trace.name)) names.set(trace.name, trace);
     }
     if (names.size < 2) return;
     const box = figure.querySelector(".legend");
