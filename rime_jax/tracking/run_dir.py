@@ -6,6 +6,7 @@
     tb/                   TensorBoard event files
     samples/              trajectories and memories, one step_NNNNNN.jsonl.gz per dump
     eval/                 results of evaluations
+    report/               the site of rime_jax.report
     judge_cache/          judge.cache, the verdicts of a judge server
     bad_batches/          tracking.bad_batches, of updates that were not finite
     model/<set>/          the trained parameter sets, when the run has ended
