@@ -52,13 +52,11 @@
     return loading;
   }
 
-  async function firstDraw(element) {
-    try {
-      await library();
-      draw(element);
-    } catch (error) {
-      element.textContent = `This figure cannot be drawn: ${error.message}`;
-    }
+  // One figure a frame, so that the first is seen before the last is drawn.
+  let queue = Promise.resolve();
+  function firstDraw(element) {
+    queue = queue.then(library).then(() => new Promise(requestAnimationFrame)).then(() => draw(element))
+      .catch((error) => { element.textContent = `This figure cannot be drawn: ${error.message}`; });
   }
 
   function draw(element) {
