@@ -4,10 +4,12 @@ import os
 import tempfile
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Tests compile much and compute little, so programs are not optimised (half the time).
+# Tests compile much and compute little, so programs are not optimised (half the time). XLA ends a
+# process whose devices do not meet within 40 s, which on a busy machine they may not.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "")
     + " --xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+    " --xla_cpu_collective_call_terminate_timeout_seconds=600"
 )
 os.environ.setdefault(
     "JAX_COMPILATION_CACHE_DIR", os.path.join(tempfile.gettempdir(), "rime_jax_test_cache")

@@ -39,6 +39,7 @@ def test_evaluating_the_initial_policy_gives_a_table_and_the_same_one_again(tmp_
     evaluate.main([f"--config={config}"])
     printed = capsys.readouterr().out
     assert "| **initial** |" in printed and "initial.json" in printed
+    assert "step 18/18" in printed  # 2 streams of 3 tasks: intact, blanked, true memory
     first = results(tmp_path / "named/eval/initial.json")
     evaluate.main([f"--config={config}", f"--out={tmp_path / 'elsewhere' / 'again'}"])
     assert results(tmp_path / "elsewhere/again.json") == first

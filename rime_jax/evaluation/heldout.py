@@ -52,10 +52,11 @@ async def play(
     game = _Game(built, scaffold, writer, rollouts, held_out_streams(built),
                  stop.processes.own(built.config.eval.streams), journal)
     lost = await stop.run(_play_own(game, ["with_memory", *_beside(built, scaffold)]))
-    # A process may have to read a memory that another one's policy wrote.
-    for memories in stop.processes.gather(game.own_memories()):
-        game.memories.update(memories)
-    lost += await stop.run(_play_own(game, _behind(built, scaffold)))
+    if behind := _behind(built, scaffold):
+        # A process may have to read a memory that another one's policy wrote.
+        for memories in stop.processes.gather(game.own_memories()):
+            game.memories.update(memories)
+        lost += await stop.run(_play_own(game, behind))
     shares = stop.processes.gather((game.arrays(), lost))
 
     def whole(name: str) -> np.ndarray:

@@ -113,7 +113,7 @@ def setting(config: ml_collections.ConfigDict) -> str:
 
 
 def announcement(config: ml_collections.ConfigDict, policies: Sequence[str]) -> str:
-    """What an evaluation is about to do: it is silent while it works."""
+    """What an evaluation is about to do."""
     who = " and ".join(policies)
     if config.eval.protocol == "runs":
         return (f"Evaluating {who} on one stream in {config.eval.runs} orders, and stateless "
