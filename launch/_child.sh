@@ -18,7 +18,7 @@ run_child() {
   "$@" &
   child=$!
   # One that came before the line above.
-  [ "$signals" -eq 0 ] || kill -TERM "$child" 2>/dev/null || true
+  [ "$signals" -eq 0 ] || pass_on
   while true; do
     before="$signals" status=0
     # shellcheck disable=SC2034  # for the caller

@@ -65,7 +65,8 @@ def test_an_environment_that_is_not_there_is_told(tmp_path):
 # ---------------------------------------------------------------------- a cluster that is acted
 
 # Says what it is asked to do. A task that serves stays until it is told to end; the training takes
-# its status from a file at each start, the last of which stays, and `wait` saves at SIGTERM.
+# its status from a file at each start, the last of which stays. With `wait` it stays, too: as the
+# real one, srun kills it at SIGTERM, and only scancel lets it save.
 SRUN = r"""#!/usr/bin/env bash
 printf '<%s>' "$@" >>"$CLUSTER/did"; echo >>"$CLUSTER/did"
 case "$*" in
@@ -73,10 +74,16 @@ case "$*" in
     status="$(head -n 1 "$CLUSTER/statuses")"
     [ "$(wc -l <"$CLUSTER/statuses")" -eq 1 ] || sed -i 1d "$CLUSTER/statuses"
     [ "$status" = wait ] || exit "$status"
-    trap 'exit 75' TERM
+    trap 'exit 137' TERM
+    trap 'exit 75' USR2
+    echo "$$" >"$CLUSTER/training"
     while true; do sleep 0.05; done ;;
   *) trap 'echo "server ends" >>"$CLUSTER/did"; exit 0' TERM; while true; do sleep 0.05; done ;;
 esac
+"""
+SCANCEL = r"""#!/usr/bin/env bash
+echo "scancel $*" >>"$CLUSTER/did"
+kill -USR2 "$(cat "$CLUSTER/training")"
 """
 SCONTROL = r"""#!/usr/bin/env bash
 case "$1" in
@@ -95,7 +102,7 @@ class Cluster:
         self.path, self.root = path, launched.checkout(path)
         script = self.root / "launch/until_done.sh"
         script.write_text(script.read_text().replace("\npause=10\n", "\npause=0\n"))
-        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", SCONTROL)):
             launched.program(path / "bin" / name, text)
         launched.program(self.root / ".venv/bin/python", PYTHON)
         (path / "judge answers").touch()
@@ -145,15 +152,17 @@ def test_the_training_knows_its_servers_and_its_judge_and_ends_them(cluster):
     assert did.count("server ends") == 2
 
 
-def test_a_preempted_job_saves_and_is_queued_again(cluster):
-    process = cluster.start(2, "", ["wait"])
-    while not any("rime_jax.train" in line for line in cluster.did()):
+@pytest.mark.parametrize(("servers", "environment", "part"), [
+    (2, {"SLURM_HET_SIZE": "2"}, "77+0"), (0, {}, "77")])
+def test_a_preempted_job_saves_and_is_queued_again(cluster, servers, environment, part):
+    process = cluster.start(servers, "", ["wait"], **environment)
+    while not (cluster.path / "training").exists():
         time.sleep(0.05)
-    time.sleep(0.2)  # Until the stand-in listens.
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 75, said
-    assert "requeue 77" in cluster.did() and "server ends" in cluster.did()
+    assert f"scancel --signal=TERM {part}" in cluster.did() and "requeue 77" in cluster.did()
+    assert ("server ends" in cluster.did()) == (servers > 0)
 
 
 def test_a_failure_is_tried_again_and_then_ends_the_job(cluster):

@@ -22,7 +22,7 @@ main() {
   [ "$servers" -eq 0 ] || start_servers
   [ -z "$judge" ] || start_judge
   # One process a GPU finds the others by SLURM's variables. A task is not bound to one core.
-  run_child "$root/launch/until_done.sh" srun ${trainer[@]+"${trainer[@]}"} --cpu-bind=none \
+  run_child "$root/launch/until_done.sh" "$root/launch/slurm/step.sh" ${trainer[@]+"${trainer[@]}"} --cpu-bind=none \
     --kill-on-bad-exit=1 "$python" -m rime_jax.train --coordinator auto "$@" \
     ${settings[@]+--set "${settings[@]}"}
   # shellcheck disable=SC2154  # run_child sets it
