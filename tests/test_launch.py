@@ -180,6 +180,22 @@ def test_a_larger_environment_serves_the_smaller_kinds_too(checkout):
     assert _installs(checkout.run("launch/local.sh")[2]) == []
 
 
+@pytest.mark.parametrize("kind", ["tpu", "gpu"])
+def test_an_environment_for_a_device_trains_and_is_brought_up_to_the_tests(checkout, kind):
+    status, printed, calls = checkout.run("launch/install.sh", kind)
+    assert status == 0 and f"rime_jax is in {checkout.venv}" in printed
+    assert _installs(calls)[0].endswith(f"[{kind}]")
+    assert _installs(checkout.run("launch/install.sh", kind)[2]) == []
+    assert _installs(checkout.run("launch/local.sh")[2]) == []
+    (brought,) = _installs(checkout.run("launch/test.sh")[2])
+    assert brought.endswith("[test]")
+
+
+def test_a_kind_that_there_is_not_is_refused(checkout):
+    status, printed, calls = checkout.run("launch/install.sh", "npu")
+    assert status == 2 and "Usage" in printed and calls == []
+
+
 def test_another_python_makes_a_new_environment(checkout):
     checkout.run("launch/local.sh")
     other = checkout.root.parent / "bin" / "another python"

@@ -193,8 +193,8 @@ class Slurm:
         training = shlex.join([*job.command(sys.executable), "--coordinator", "auto"])
         return ["sbatch", "--parsable", f"--job-name={job.name}",
                 f"--output={log_of(job).resolve()}", "--open-mode=append", "--requeue",
-                "--signal=B:TERM@120", f"--chdir={os.getcwd()}", *self._options,
-                # exec: the signal is for srun, which passes it on.
+                # For the tasks, which save; srun would kill them at it (B:TERM).
+                "--signal=TERM@120", f"--chdir={os.getcwd()}", *self._options,
                 f"--wrap=exec srun {training}"]
 
     def _known(self) -> dict[str, str]:
