@@ -9,7 +9,7 @@ usage() {
 Usage: launch/gke/submit.sh [--xpk] [--spot] [--dry-run] [OPTION OF rime_jax.train]...
 
 Trains on a TPU slice of a GKE cluster, a pod on each host. Without --xpk it applies
-launch/gke/jobset.yaml (the cluster needs JobSet 0.8 or newer); with it, XPK makes the JobSet. A run
+launch/gke/jobset.yaml (the cluster needs JobSet 0.6 or newer); with it, XPK makes the JobSet. A run
 that is preempted saves and starts again from its checkpoint; so does one that has died.
 
   JOB_NAME=rime TPU_TYPE=v6e-64 IMAGE=REGISTRY/rime_jax RIME_RUN_DIR=/shared/runs/rime \\

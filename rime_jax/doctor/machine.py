@@ -88,7 +88,8 @@ def devices() -> Iterator[Finding]:
                               timeout=_DEVICES_S)
     except subprocess.TimeoutExpired:
         yield Finding("devices", "jax", "bad", f"no answer within {_DEVICES_S:.0f} s",
-                      "another program may hold the devices: end it, or look again later")
+                      "another program may hold the devices; and on one host of a TPU slice jax "
+                      "waits for the others")
         return
     if done.returncode:
         words = done.stderr.strip().splitlines() or ["it said nothing"]

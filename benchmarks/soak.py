@@ -1,0 +1,157 @@
+"""Kills the processes of a training at random, over and over, and compares it with an unbroken run.
+
+    python -m benchmarks.soak --steps=40 --kills=30 --out=DIR
+
+Two processes train together, each under launch/until_done.sh. At random moments one of them gets
+SIGKILL or SIGTERM. In the end the metrics of every step (all but the clock's and the sampler's) and
+the final table must be those of a run that nobody disturbed. Ends with 1 where they are not.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from rime_jax.tracking import metrics
+
+ROOT = pathlib.Path(__file__).parents[1]
+PROCESSES = 2
+# Small enough for two processes on two cores, and all parts of a run are in it.
+SETTINGS = ("rollout.streams_per_step=2", "rollout.group_size=4", "env.trials=3", "eval.every=10",
+            "eval.streams=4", "eval.rollouts=1", "eval.bootstrap=100", "track.checkpoint_every=1",
+            "track.kl_every=5", "sampler.slots=16")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=0, help="of moments, processes and signals")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="is emptied first")
+    arguments = parser.parse_args()
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    arguments.out.mkdir(parents=True)
+    runs = {name: arguments.out / name for name in ("unbroken", "disturbed")}
+    began = time.monotonic()
+    finish(start(runs["unbroken"], arguments.steps), runs["unbroken"])
+    whole = time.monotonic() - began
+    loops = start(runs["disturbed"], arguments.steps)
+    sent = disturb(loops, runs["disturbed"], arguments, whole / arguments.steps)
+    finish(loops, runs["disturbed"])
+    logs = [log_of(runs["disturbed"], i).read_text() for i in range(PROCESSES)]
+    different = compare(*map(numbers, runs.values()))
+    print(json.dumps({
+        "steps": arguments.steps, "SIGKILL": sent.count(signal.SIGKILL),
+        "SIGTERM": sent.count(signal.SIGTERM),
+        "starts": sum(log.count("joins localhost") for log in logs),
+        "saved and stopped": sum(log.count("has saved (status 75)") for log in logs),
+        "failures": sum(log.count(" in a row; from the newest") for log in logs),
+        "unbroken_s": round(whole), "all_s": round(time.monotonic() - began),
+        "different": different}, indent=2))
+    sys.exit(1 if different else 0)
+
+
+def start(directory: pathlib.Path, steps: int) -> list[subprocess.Popen]:
+    """The loops around the processes of a run; what they print goes to `log_of`."""
+    with socket.socket() as s:
+        s.bind(("localhost", 0))
+        address = f"localhost:{s.getsockname()[1]}"
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+        "JAX_COMPILATION_CACHE_DIR": str(directory.parent / "programs"),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    loops = []
+    for i in range(PROCESSES):
+        with log_of(directory, i).open("w") as log:
+            loops.append(subprocess.Popen(
+                [ROOT / "launch/until_done.sh", "--retries", "1000", "--wait", "1", sys.executable,
+                 "-m", "rime_jax.train", "--config=experiments/alchemy/rime.py:tiny", "--set",
+                 *SETTINGS, f"steps={steps}", f"run_dir={directory}", "--coordinator", address,
+                 "--processes", str(PROCESSES), "--process", str(i)],
+                cwd=ROOT, env=environment, stdout=log, stderr=log))
+    return loops
+
+
+def disturb(
+    loops: Sequence[subprocess.Popen], directory: pathlib.Path, arguments: argparse.Namespace,
+    step_s: float,
+) -> list[signal.Signals]:
+    """Sends the signals, spread over the run: the k-th some time after step k × steps / kills.
+
+    Args:
+      step_s: seconds of a step, so that every moment of one can be hit.
+    """
+    rng, sent = random.Random(arguments.seed), []
+    for kill in range(arguments.kills):
+        due = kill * arguments.steps // arguments.kills
+        while last_step(directory) < due:
+            if all(loop.poll() is not None for loop in loops):
+                return sent
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 2 * step_s))
+        number = rng.choice((signal.SIGKILL, signal.SIGTERM))
+        for loop in rng.sample(loops, len(loops)):
+            # Between two starts a loop has no training to be hit.
+            if (victim := training_of(loop.pid)) is not None:
+                os.kill(victim, number)
+                sent.append(number)
+                print(f"{number.name} to process {loops.index(loop)} after step "
+                      f"{last_step(directory)}", flush=True)
+                break
+    return sent
+
+
+def training_of(loop: int) -> int | None:
+    """The process that a loop waits for, once it is a training."""
+    children = pathlib.Path(f"/proc/{loop}/task/{loop}/children").read_text().split()
+    for child in map(int, children):
+        try:
+            if b"rime_jax.train" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+        except OSError:
+            pass
+    return None
+
+
+def finish(loops: Sequence[subprocess.Popen], directory: pathlib.Path) -> None:
+    """Waits for all; one that fails ends the program with its last words."""
+    for i, loop in enumerate(loops):
+        if loop.wait():
+            sys.exit(f"process {i} ended with {loop.returncode}:\n"
+                     f"{log_of(directory, i).read_text()[-3000:]}")
+
+
+def log_of(directory: pathlib.Path, process: int) -> pathlib.Path:
+    """What a process printed in all its lives."""
+    return directory.parent / f"{directory.name}.{process}.log"
+
+
+def last_step(directory: pathlib.Path) -> int:
+    return max((line["step"] for line in metrics.read(directory / "metrics.jsonl")), default=0)
+
+
+def numbers(directory: pathlib.Path) -> dict[str, object]:
+    """Every metric of every step, and the final table, by name."""
+    found = {"final": json.loads((directory / "eval/final.json").read_text())}
+    for line in metrics.read(directory / "metrics.jsonl"):
+        found |= {f"step {line['step']}: {name}": value for name, value in line.items()
+                  if not name.startswith(("time/", "sampler/"))}
+    return found
+
+
+def compare(one: dict[str, object], other: dict[str, object]) -> list[str]:
+    """Names of what is different, or only in one of them; the first twenty."""
+    return sorted(name for name in one.keys() | other.keys()
+                  if one.get(name) != other.get(name))[:20]
+
+
+if __name__ == "__main__":
+    main()

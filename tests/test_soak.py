@@ -1,0 +1,34 @@
+"""benchmarks/soak.py: whom it hits, and what it calls different."""
+
+import subprocess
+import sys
+import time
+
+from benchmarks import soak
+from tests import launched
+
+
+def test_the_training_under_a_loop_is_found_and_nothing_else(tmp_path):
+    program = tmp_path / "rime_jax.train"
+    program.write_text("import time; time.sleep(60)")
+    for command, found in (([sys.executable, program], True), (["sleep", "60"], False)):
+        loop = subprocess.Popen([launched.ROOT / "launch/until_done.sh", *command])
+        try:
+            deadline = time.monotonic() + 30
+            while not (children := subprocess.run(
+                    ["pgrep", "-P", str(loop.pid)], capture_output=True, text=True).stdout.split()):
+                assert time.monotonic() < deadline
+            # Until the child has become the command.
+            while found and soak.training_of(loop.pid) is None:
+                assert time.monotonic() < deadline
+            assert soak.training_of(loop.pid) == (int(children[0]) if found else None)
+        finally:
+            loop.terminate()
+            loop.wait()
+
+
+def test_what_differs_or_is_missing_is_named():
+    one = {"step 1: a": 1.0, "step 2: a": 2.0, "final": {"x": 1}}
+    assert soak.compare(one, dict(one)) == []
+    assert soak.compare(one, one | {"step 2: a": 2.5, "step 3: a": 0.0}) == [
+        "step 2: a", "step 3: a"]
