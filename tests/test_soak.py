@@ -1,5 +1,6 @@
 """benchmarks/soak.py: whom it hits, and what it calls different."""
 
+import pathlib
 import subprocess
 import sys
 import time
@@ -15,8 +16,8 @@ def test_the_training_under_a_loop_is_found_and_nothing_else(tmp_path):
         loop = subprocess.Popen([launched.ROOT / "launch/until_done.sh", *command])
         try:
             deadline = time.monotonic() + 30
-            while not (children := subprocess.run(
-                    ["pgrep", "-P", str(loop.pid)], capture_output=True, text=True).stdout.split()):
+            listed = pathlib.Path(f"/proc/{loop.pid}/task/{loop.pid}/children")
+            while not (children := listed.read_text().split()):
                 assert time.monotonic() < deadline
             # Until the child has become the command.
             while found and soak.training_of(loop.pid) is None:
