@@ -14,7 +14,9 @@ TURNS = 40
 OBSERVATION_CHARACTERS = 8_000
 
 # A fence opens and closes at the start of a line; the closing one is at least as long.
-_FENCE = re.compile(r"^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
+_FENCE = re.compile(r"^([ \t]{0,3})(`{3,}|~{3,})[ \t]*([^\n`]*)$", re.MULTILINE)
+# Its language is the first word behind an opening fence; attributes may follow.
+_LANGUAGE = re.compile(r"[\w-]*")
 _SHELLS = {"bash", "sh", "shell"}
 
 
@@ -38,7 +40,8 @@ _EXPLANATIONS = {
     "unclosed_action": "The bash block of your reply is not closed, so nothing was run.",
     "empty_action": "The bash block of your reply is empty, so nothing was run.",
 }
-_FORM = "Give your reasoning and then exactly one block:\n\n```bash\nyour command\n```"
+_FORM = ("Give your reasoning and then exactly one block:\n\n```bash\nyour command\n```\n\n"
+         f"To submit, the command is: echo {SENTINEL}")
 
 
 def parse(reply: str) -> Reply:
@@ -57,16 +60,26 @@ def parse(reply: str) -> Reply:
 
 def _bash_blocks(reply: str) -> tuple[list[str], bool]:
     """Contents of the bash blocks, and whether the last one is closed."""
-    blocks, opened = [], None
+    blocks, opened, is_shell = [], None, False
     for match in _FENCE.finditer(reply):
-        fence, label = match[1], match[2].strip().lower()
+        fence, label = match[2], match[3].strip().lower()
         if opened is None:
-            opened = (fence, label, match.end() + 1)
-        elif fence[0] == opened[0][0] and len(fence) >= len(opened[0]) and not label:
-            if opened[1] in _SHELLS:
-                blocks.append(reply[opened[2]:match.start()].rstrip("\n"))
+            opened, is_shell = match, _LANGUAGE.match(label)[0] in _SHELLS
+        elif fence.startswith(opened[2]) and not label:
+            if is_shell:
+                blocks.append(_content(reply[opened.end() + 1:match.start()], opened))
             opened = None
-    return blocks, opened is None or opened[1] not in _SHELLS
+    return blocks, opened is None or not is_shell
+
+
+def _content(block: str, opening_fence: re.Match) -> str:
+    """A block without what its lines have because the reply or the fence is written so."""
+    if opening_fence[3].endswith("\r"):
+        block = block.replace("\r\n", "\n")
+    if opening_fence[1]:
+        # A here-document would not end at an indented word.
+        block = re.sub(rf"^[ \t]{{1,{len(opening_fence[1])}}}", "", block, flags=re.MULTILINE)
+    return block.rstrip("\n")
 
 
 def opening(statement: str, turns: int) -> str:
@@ -127,20 +140,28 @@ def submitted(command: str, result: sandbox.Result) -> tuple[bool, str]:
 
     It does if the model wrote the sentinel and it was printed on a line of its own, first or last,
     by a command that succeeded: alone, behind `&&`, quoted. A file that holds the sentinel submits
-    nothing.
+    nothing, for it may just be read.
     """
-    if SENTINEL not in command:
-        return False, ""
     lines = [line.strip() for line in result.output.strip().splitlines()]
     printed = bool(lines) and SENTINEL in (lines[0], lines[-1])
-    if printed and result.exit_code == 0 and result.status == "done":
+    written = SENTINEL in command
+    if written and printed and result.exit_code == 0 and result.status == "done":
         return True, ""
-    why = ("the command failed" if printed or result.exit_code else
-           "it was not printed on a line of its own")
+    if not (written or printed or _ALMOST.search(command)):
+        return False, ""
+    if not written:
+        why = f"the command does not hold {SENTINEL}"
+    elif printed or result.exit_code:
+        why = "the command failed"
+    else:
+        why = f"{SENTINEL} was not printed on a line of its own, first or last"
     return False, (f"Nothing was submitted: {why}. When your work is done, run exactly: "
                    f"echo {SENTINEL}")
 
 
+# The sentinel in another spelling, or what other interfaces call it.
+_ALMOST = re.compile(r"complete[ _-]*task[ _-]*and[ _-]*submit|submit[ _-]*final[ _-]*output"
+                     r"|^\s*submit\s*$", re.IGNORECASE)
 _KINDS = (
     ("submit", re.compile(SENTINEL)),
     ("test", re.compile(r"\b(pytest|py\.test|unittest|tox|nox|doctest)\b|\btest[\w/]*\.py\b")),
