@@ -16,11 +16,11 @@ from rime_jax.sampler import native, router
 from rime_jax.sampler.http import Unavailable
 from rime_jax.tracking import run_dir
 from tests import scripted
-from tests.sampler import test_openai, test_vllm
+from tests.sampler import test_openai, vllm_runs
 from tests.sampler.test_native_finish import Counting
 from tests.sampler.vllm_stub import Stub
 
-GENERATE = test_vllm.GENERATE
+GENERATE = vllm_runs.GENERATE
 KINDS = ("native", "vllm", "openai")
 PROMPTS = {"native": [1, 2], "vllm": [1, 2],
            "openai": test_openai.CHAT.opening([{"role": "user", "content": "w1"}])}
@@ -54,7 +54,7 @@ async def made(kind, hang, monkeypatch, **options):
     elif kind == "vllm":
         stub = await Stub().start()
         hang.connections = stub._connections
-        sampler = test_vllm.make([stub.url], **options)
+        sampler = vllm_runs.make([stub.url], **options)
         await sampler.publish({"policy": "w0"}, 0)
         stub.fault = lambda path: "hang" if path == GENERATE and hang() else None
         yield sampler
@@ -188,7 +188,7 @@ def test_closing_stops_looking_for_dead_servers_and_removes_the_exchange(monkeyp
         assert not exchange.exists()
         assert not any("Router" in repr(task) for task in asyncio.all_tasks())
 
-    test_vllm.run(scenario)
+    vllm_runs.run(scenario)
 
 
 def test_programs_close_their_sampler_also_when_they_fail(monkeypatch, tmp_path):

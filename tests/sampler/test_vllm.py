@@ -6,19 +6,25 @@ import gc
 import threading
 
 import hypothesis
-import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from rime_jax.sampler import base, http, router, vllm
 from rime_jax.sampler.http import Refused, Unavailable
 from tests.sampler import vllm_stub
+from tests.sampler.vllm_runs import (
+    CONTEXT,
+    GENERATE,
+    STOP_IDS,
+    expected,
+    export,
+    make,
+    run,
+    sampling_of,
+    turn,
+    until,
+)
 from tests.sampler.vllm_stub import Stub
-
-STOP_IDS = (3, 7)
-CONTEXT = 40
-PROBE = [1, 2, 5, 4]
-GENERATE = "/inference/v1/generate"
 
 
 @pytest.fixture(autouse=True)
@@ -27,69 +33,6 @@ def quick(monkeypatch):
     monkeypatch.setattr(router, "_FIRST_WAIT_S", 0.005)
     monkeypatch.setattr(router, "_LONGEST_WAIT_S", 0.02)
     monkeypatch.setattr(router, "_HEALTH_S", 0.02)
-
-
-def export(params, directory):
-    directory.mkdir()
-    (directory / "weights").write_text(params)
-
-
-def learner_logprobs(params):
-    return np.array(vllm_stub.prompt_logprobs(params, PROBE))
-
-
-def make(urls, *, request_s=20.0, stop_ids=STOP_IDS, **options):
-    if not isinstance(urls, dict):
-        urls = {"policy": urls}
-    settings = dict(
-        urls=urls, context_tokens=CONTEXT, export=export,
-        probe=vllm.Probe(PROBE, learner_logprobs), exchange_dir="", gap_limit=0.01)
-    names = sorted(urls)
-    return vllm.VllmSampler(
-        {"act": names[0], "write": names[-1]}, stop_ids, request_s=request_s,
-        **settings | options)
-
-
-def run(scenario, stubs=2, publish=True, **options):
-    """Runs `scenario(sampler, stubs)` in an event loop, with servers that are up.
-
-    Args:
-      stubs: how many servers, or the servers.
-    """
-
-    async def whole():
-        servers = [Stub() for _ in range(stubs)] if isinstance(stubs, int) else stubs
-        for stub in servers:
-            await stub.start()
-        sampler = make([s.url for s in servers], **options)
-        try:
-            if publish:
-                await sampler.publish({"policy": "w0"}, 0)
-            return await scenario(sampler, servers)
-        finally:
-            for stub in servers:
-                await stub.die()
-
-    return asyncio.run(asyncio.wait_for(whole(), 60))
-
-
-def expected(weights, session_ids, *stubs):
-    """What the request of a prompt would get from an undisturbed server with those weights."""
-    sampling = sampling_of(session_ids, stubs)
-    return vllm_stub.generated(
-        weights, session_ids, sampling["seed"], sampling["max_tokens"], sampling["stop_token_ids"])
-
-
-def sampling_of(session_ids, stubs):
-    return next(b["sampling_params"] for stub in stubs for b in stub.generations
-                if b["token_ids"] == session_ids)
-
-
-async def turn(sampler, prompt, seed=(0,), tokens=6):
-    session = sampler.open("act", prompt, seed)
-    generation = await session.generate(tokens)
-    assert session.ids == [*prompt, *generation.ids]
-    return session, generation
 
 
 def test_tokens_logprobs_and_versions_are_the_servers():
@@ -189,81 +132,6 @@ def test_a_failed_request_is_sent_again_elsewhere_with_the_same_result(fault, mo
     run(scenario)
 
 
-def test_an_answer_that_trickles_in_is_given_up_after_its_time():
-    async def scenario(sampler, stubs):
-        stubs[0].fault = lambda path: "drips" if path == GENERATE else None
-        stubs[1].fault = lambda path: None
-        found = await asyncio.gather(*(turn(sampler, [4, i], (i,)) for i in range(4)))
-        for i, (_, generation) in enumerate(found):
-            assert (generation.ids, generation.logprobs) == expected("w0", [4, i], stubs[1])
-
-    run(scenario, request_s=1.0)
-
-
-def spoilt(name):
-    """The choice of an answer, changed."""
-    def change(choice):
-        content = choice["logprobs"]["content"]
-        if name == "a log-probability too few":
-            content.pop()
-        elif name == "a token too many":
-            content.append({"token_id": 1, "logprob": -1.0})
-            choice["token_ids"].append(1)
-            choice["weight_versions"][-1]["end"] += 1
-        elif name == "cut short":
-            for part in (content, choice["token_ids"], choice["weight_versions"]):
-                part.pop()
-        elif name == "no tokens":
-            for part in (content, choice["token_ids"], choice["weight_versions"]):
-                part.clear()
-        elif name == "tokens that are no numbers":
-            content[0]["token_id"] = choice["token_ids"][0] = "4"
-        elif name == "negative tokens":
-            content[0]["token_id"] = choice["token_ids"][0] = -4
-        elif name == "tokens without a version":
-            choice["weight_versions"].pop()
-        elif name == "aborted":
-            choice["finish_reason"] = "abort"
-        elif name == "nothing":
-            choice.clear()
-        else:
-            content[0]["logprob"] = name
-    return change
-
-
-@pytest.mark.parametrize("how", [
-    "a log-probability too few", "a token too many", "cut short", "no tokens",
-    "tokens that are no numbers", "negative tokens", "tokens without a version", "aborted",
-    "nothing", float("nan"), float("-inf"), None, "low"])
-def test_an_answer_that_is_not_whole_counts_as_none(how):
-    async def scenario(sampler, stubs):
-        left = [3]
-
-        def spoil(choice):
-            left[0] -= 1
-            if left[0] >= 0:
-                spoilt(how)(choice)
-
-        for stub in stubs:
-            stub.spoil = spoil
-        _, generation = await turn(sampler, [4, 5])
-        assert (generation.ids, generation.logprobs) == expected("w0", [4, 5], *stubs)
-        assert sampler.metrics()["sampler/retries"] == 3
-
-    # Without stop ids each answer has as many tokens as were asked for.
-    run(scenario, stop_ids=())
-
-
-def test_a_generation_of_no_tokens_asks_nobody():
-    async def scenario(sampler, stubs):
-        session = sampler.open("act", [1, 2], (0,))
-        for tokens in (0, -1):
-            assert await session.generate(tokens) == base.Generation([], [], [], "length")
-        assert session.ids == [1, 2] and not stubs[0].generations
-
-    run(scenario, stubs=1)
-
-
 def test_a_rejected_request_is_not_sent_again():
     async def scenario(sampler, stubs):
         stubs[0].fault = lambda path: "400" if path == GENERATE else None
@@ -302,11 +170,6 @@ def test_a_server_that_dies_is_left_out_and_gets_the_newest_weights_before_it_se
         assert dead.weights == "w1"
 
     run(scenario)
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.005)
 
 
 def test_an_answer_of_a_server_that_was_started_again_unnoticed_is_thrown_away():
