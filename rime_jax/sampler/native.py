@@ -27,7 +27,7 @@ from rime_jax.sampler.calls import Call, Feed, Planner, Request
 from rime_jax.sampler.in_progress import InProgress
 from rime_jax.sampler.program import SamplerProgram
 from rime_jax.sampler.reshard import Reshard
-from rime_jax.sampler.sharing import Copy, share
+from rime_jax.sampler.sharing import Copy, independent, share
 from rime_jax.sampler.slots import Slot, Slots
 
 
@@ -322,7 +322,7 @@ class NativeSampler:
         for set_name in sorted({r.session.set_name for r in self._running.values()}):
             own = [r for r in self._running.values() if r.session.set_name == set_name]
             going, copies = share(own, self._slots)
-            for batch in _independent(copies, self._program.few, self._program.groups):
+            for batch in independent(copies, self._program.few, self._program.groups):
                 self._copy(batch)
             for call in self._planner.plan(going):
                 dispatched.append((call, self._enqueue(self._params[set_name], call)))
@@ -387,18 +387,6 @@ class NativeSampler:
             return
         del self._running[slot]
         request.finish(reason)
-
-
-def _independent(copies: Sequence[Copy], few: int, groups: int) -> list[list[Copy]]:
-    """Batches that one program can make: a copy's source is no target before it in its batch."""
-    batches: list[list[Copy]] = []
-    for copy in copies:
-        last = batches[-1] if batches else None
-        if (last is None or copy.source in [c.target for c in last]
-                or sum(c.target.group == copy.target.group for c in last) >= max(1, few)):
-            batches.append([])
-        batches[-1].append(copy)
-    return batches
 
 
 def _fetch(outputs: Sequence[Any]) -> tuple[Sequence[Any], float]:

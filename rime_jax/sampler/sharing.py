@@ -52,6 +52,18 @@ def share(
     return going, copies
 
 
+def independent(copies: Sequence[Copy], few: int, groups: int) -> list[list[Copy]]:
+    """Batches that one program can make: a copy's source is no target before it in its batch."""
+    batches: list[list[Copy]] = []
+    for copy in copies:
+        last = batches[-1] if batches else None
+        if (last is None or copy.source in [c.target for c in last]
+                or sum(c.target.group == copy.target.group for c in last) >= max(1, few)):
+            batches.append([])
+        batches[-1].append(copy)
+    return batches
+
+
 def _still_leads(request: Request, requests: Sequence[Request]) -> bool:
     leader = request.leader
     return leader in requests and leader.slot.group == request.slot.group
