@@ -22,21 +22,22 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+from rime_jax import config as config_lib  # noqa: E402
 from rime_jax import experiment  # noqa: E402
 from rime_jax.aot import hardware, programs, report, search  # noqa: E402
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    _refuse_ignored(parser, arguments)
     with experiment.clean_errors():
         config = experiment.read(arguments.config, arguments.set)
         try:
             slice_ = hardware.describe(arguments.topology)
         except hardware.TopologyError as error:
             sys.exit(f"error: {error}")
-        load = programs.Load(
-            arguments.sequence_tokens or config.rollout.context_tokens,
-            arguments.generated_tokens or _generated(config))
+        load = _load(arguments, config)
         if arguments.search:
             _search(arguments, config, slice_, load)
             return
@@ -50,6 +51,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(report.as_text(rows, slice_))
     if not all(row.fits for row in rows):
         sys.exit(1)
+
+
+def _refuse_ignored(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    if arguments.search and arguments.only:
+        parser.error("--only: --search compiles the update alone")
+    for name in ("meshes", "rows", "remats"):
+        if getattr(arguments, name) and not arguments.search:
+            parser.error(f"--{name}: says what --search tries; give --search too")
 
 
 def _search(arguments: argparse.Namespace, config, slice_, load) -> None:
@@ -79,10 +88,19 @@ def _chosen(found: list[programs.Program], names: list[str]) -> list[programs.Pr
     return [known[name] for name in names]
 
 
-def _generated(config) -> int:
-    """An upper bound: every reply as long as it may be, as long as the context has room."""
+def _load(arguments: argparse.Namespace, config) -> programs.Load:
+    """As told; else upper bounds, every reply being as long as it may be and has room."""
+    context = config.rollout.context_tokens
+    sequence = arguments.sequence_tokens or context
+    if sequence > context:
+        raise config_lib.ConfigError(f"--sequence-tokens {sequence}: no conversation is longer than"
+                                     f" rollout.context_tokens = {context}")
     asked = config.env.max_steps * config.rollout.act_tokens + config.rollout.write_tokens
-    return min(asked, config.rollout.context_tokens)
+    generated = arguments.generated_tokens or min(asked, sequence)
+    if generated > sequence:
+        raise config_lib.ConfigError(f"--generated-tokens {generated}: a conversation has "
+                                     f"{sequence} tokens on the mean (--sequence-tokens)")
+    return programs.Load(sequence, generated)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,8 @@
 """What a chip of each TPU generation can do, the slices that libtpu knows, and peaks of GPUs."""
 
 import dataclasses
+import math
+import re
 from typing import Any
 
 INSTALL = "pip install 'rime_jax[aot]'"
@@ -23,6 +25,7 @@ class Chip:
       devices: jax devices of a chip. Two cores are one device (megacore) up to v5p, and two devices
         that share the figures above from tpu7x on.
       host: (x, y, z) chips of one host in a slice of several hosts.
+      pod: chips of the largest slice there can be.
       options: what `get_topology_desc` needs beyond the name.
       source: page of the vendor's documentation.
     """
@@ -33,6 +36,7 @@ class Chip:
     ici_bytes: float
     devices: int
     host: tuple[int, int, int]
+    pod: int
     options: dict[str, Any]
     source: str
 
@@ -40,15 +44,16 @@ class Chip:
 # v4's page gives no bandwidth of the links: six of 50 GB/s each way (Jouppi et al. 2023, "TPU v4",
 # table 4). v6e's page speaks of 32 GB; the comparison on tpu7x's page of 32 GiB, as for v5p of 95.
 CHIPS = {
-    "v4": Chip(32, 275e12, 1200e9, 300e9, 1, (2, 2, 1), {"chip_config_name": "megacore"},
+    "v4": Chip(32, 275e12, 1200e9, 300e9, 1, (2, 2, 1), 4096,
+               {"chip_config_name": "megacore"},
                "https://docs.cloud.google.com/tpu/docs/v4"),
-    "v5e": Chip(16, 197e12, 819e9, 200e9, 1, (2, 2, 1), {},
+    "v5e": Chip(16, 197e12, 819e9, 200e9, 1, (2, 2, 1), 256, {},
                 "https://docs.cloud.google.com/tpu/docs/v5e"),
-    "v5p": Chip(95, 459e12, 2765e9, 600e9, 1, (2, 2, 1), {},
+    "v5p": Chip(95, 459e12, 2765e9, 600e9, 1, (2, 2, 1), 8960, {},
                 "https://docs.cloud.google.com/tpu/docs/v5p"),
-    "v6e": Chip(32, 918e12, 1640e9, 400e9, 1, (2, 2, 1), {},
+    "v6e": Chip(32, 918e12, 1640e9, 400e9, 1, (2, 2, 1), 256, {},
                 "https://docs.cloud.google.com/tpu/docs/v6e"),
-    "tpu7x": Chip(192, 2307e12, 7380e9, 600e9, 2, (2, 2, 1), {},
+    "tpu7x": Chip(192, 2307e12, 7380e9, 600e9, 2, (2, 2, 1), 9216, {},
                   "https://docs.cloud.google.com/tpu/docs/tpu7x"),
 }
 
@@ -122,7 +127,7 @@ def describe(name: str) -> Slice:
     """
     generation, _, layout = name.partition(":")
     sizes = layout.split("x")
-    if generation not in CHIPS or not all(s.isdigit() and int(s) for s in sizes):
+    if generation not in CHIPS or not all(re.fullmatch("[1-9][0-9]{0,4}", s) for s in sizes):
         raise TopologyError(
             f"--topology {name}: write <generation>:<chips along each axis>, e.g. v5e:4x4 or "
             f"v5p:4x4x4; the generations are {', '.join(CHIPS)}")
@@ -130,7 +135,11 @@ def describe(name: str) -> Slice:
     axes = 3 if generation in ("v4", "v5p", "tpu7x") else 2
     if len(sizes) != axes:
         raise TopologyError(f"--topology {name}: slices of {generation} have {axes} axes")
-    return Slice(name, chip, tuple(_topology(name, chip, [int(s) for s in sizes]).devices))
+    chips = [int(s) for s in sizes]
+    if math.prod(chips) > chip.pod:
+        raise TopologyError(f"--topology {name}: {math.prod(chips)} chips; a whole pod of "
+                            f"{generation} has {chip.pod}")
+    return Slice(name, chip, tuple(_topology(name, chip, chips).devices))
 
 
 def _topology(name: str, chip: Chip, sizes: list[int]) -> Any:

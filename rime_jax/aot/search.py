@@ -9,6 +9,7 @@ import copy
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -93,6 +94,7 @@ def search(
     known, found = _read(file), []
     tell("doing the arithmetic of all candidates …")
     planned = _planned(config, slice_, load, space)
+    _require_writable(file)
     for number, plan in enumerate(planned, 1):
         of = f"[{number}/{len(planned)}] {plan.candidate}"
         key = _key(plan, slice_)
@@ -149,7 +151,7 @@ def _planned(
     """Candidates that may fit, the one with the least possible time first."""
     policy = programs.make_policy(config)
     room = slice_.chip.hbm_gib * report.GIB / slice_.chip.devices
-    plans, refused = [], []
+    plans, refused, least = [], [], math.inf
     for candidate in _candidates(policy, slice_, space):
         own = copy.deepcopy(config)
         config_lib.override(own, candidate.options)
@@ -162,14 +164,17 @@ def _planned(
             refused.append(f"{candidate}: {error}")
             continue
         if needed > room:
-            refused.append(f"{candidate}: needs {needed / report.GIB:.1f} GiB at least")
+            # The one that is nearest to fitting says most.
+            at = 0 if needed < least else len(refused)
+            refused.insert(at, f"{candidate}: needs {needed / report.GIB:.1f} GiB at least")
+            least = min(least, needed)
         else:
             plans.append(_Plan(candidate, own, update,
                                *_times(policy, own, candidate, update, slice_)))
     if not plans:
         raise config_lib.ConfigError(
-            f"{slice_.name}: nothing to compile; {len(refused)} candidates cannot work, the last "
-            f"one being {refused[-1]}")
+            f"{slice_.name}: nothing to compile; {len(refused)} candidates cannot work, the best "
+            f"one being {refused[0]}")
     return sorted(plans, key=lambda plan: plan.least)
 
 
@@ -272,6 +277,15 @@ def _read(file: pathlib.Path) -> dict[str, report.Row]:
         raise config_lib.ConfigError(
             f"--search {file}: not a file of results ({error}); name another, or a new one"
         ) from error
+
+
+def _require_writable(file: pathlib.Path) -> None:
+    """Before minutes of compilation rather than after."""
+    try:
+        file.open("a").close()
+    except OSError as error:
+        raise config_lib.ConfigError(
+            f"--search {file}: cannot be written ({error.strerror}); name another") from error
 
 
 def _add(file: pathlib.Path, key: str, candidate: Candidate, row: report.Row) -> None:

@@ -93,7 +93,8 @@ def test_a_configuration_that_cannot_work_says_why(changes, message):
 
 @pytest.mark.parametrize("name, message", [
     ("v9:2x2", "the generations are v4, v5e"), ("v5e", "write <generation>"),
-    ("v5p:4x4", "v5p have 3 axes"), ("v5e:0x4", "write <generation>")])
+    ("v5p:4x4", "v5p have 3 axes"), ("v5e:0x4", "write <generation>"),
+    ("v5e:²x2", "write <generation>"), ("v5e:32x16", "512 chips; a whole pod of v5e has 256")])
 def test_an_unknown_slice_is_refused(name, message):
     with pytest.raises(hardware.TopologyError, match=message):
         hardware.describe(name)
@@ -126,6 +127,18 @@ def test_a_real_slice_compiles_where_libtpu_is_installed():
     c = small_config(**{"learner.microbatch_rows": 16})
     rows = report.compile_all(programs.make(c, slice_, LOAD)[2:3], slice_)
     assert rows[0].fits and rows[0].name == "reshard"
+
+
+@pytest.mark.parametrize("option, message", [
+    ("--sequence-tokens=99999", "no conversation is longer than rollout.context_tokens = 2048"),
+    ("--generated-tokens=99999", "a conversation has 2048 tokens on the mean")])
+def test_a_load_that_cannot_be_is_refused(monkeypatch, capsys, option, message):
+    monkeypatch.setattr(hardware, "describe", lambda name: small_slice())
+    monkeypatch.setattr(program.experiment, "read", lambda file, options: small_config(
+        **{"learner.row_tokens": 2048, "rollout.context_tokens": 2048}))
+    with pytest.raises(SystemExit) as stopped:
+        program.main(["--config=FILE", "--topology=v5e:2x4", option])
+    assert message in str(stopped.value) + capsys.readouterr().err
 
 
 @needs_devices

@@ -157,6 +157,21 @@ def test_a_wrong_list_is_refused(option, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options, message", [
+    (["--meshes=1x8x1"], "--meshes: says what --search tries"),
+    (["--search=FILE", "--only=update"], "--search compiles the update alone")])
+def test_options_that_would_be_ignored_are_refused(options, message, capsys):
+    with pytest.raises(SystemExit):
+        program.main(["--config=FILE", "--topology=v5e:2x4", *options])
+    assert message in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_compiled(tmp_path, compiled):
+    with pytest.raises(config_lib.ConfigError, match="cannot be written.*name another"):
+        run(tmp_path / "absent" / "found.jsonl")
+    assert not compiled
+
+
 def test_unknown_remat_is_refused(tmp_path):
     with pytest.raises(config_lib.ConfigError, match="model.remat"):
         run(tmp_path / "found.jsonl", search.Space(remats=["everything"]))
