@@ -48,11 +48,13 @@ def collect(workspace: sandbox.Workspace, test_paths: frozenset[str] = frozenset
     """
     result = workspace.run(
         # The untouched repository compares: the agent's own may be gone or tell something else.
-        # Packed, because the output is cut where it is long, and is text.
+        # Packed, because the output is cut where it is long, and is text. What git warns of, as of
+        # ends of lines in a repository with attributes, is no part of it.
         f"set -o pipefail; GIT_DIR={PRISTINE}/.git GIT_WORK_TREE={sandbox.WORKDIR} "
         "GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1 GIT_OPTIONAL_LOCKS=0 "
-        "/usr/bin/git -c core.fileMode=false -c core.quotePath=false diff --binary --full-index "
-        "--no-color --no-ext-diff --no-textconv --no-renames HEAD | /usr/bin/base64 -w 0")
+        "/usr/bin/git -c core.fileMode=true -c core.quotePath=false diff --binary --full-index "
+        "--no-color --no-ext-diff --no-textconv --no-renames HEAD 2>/dev/null "
+        "| /usr/bin/base64 -w 0")
     if result.status == "timeout":
         raise sandbox.SandboxError("reading the changes of the workspace took too long")
     if result.dropped_bytes or result.status != "done":

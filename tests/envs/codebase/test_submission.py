@@ -71,10 +71,10 @@ def test_changed_files_of_any_name_and_content_come_through(hand_in, applied):
         "echo more | tee -a a.py 'b c.py' d*vu*.py dos.py; printf '\\xe9\\n' >> latin.py; "
         "printf '\\0\\1\\xff' >> binary; rm pkg/gone.py; chmod +x tool.sh")
     assert set(found.paths) == {"a.py", "b c.py", "d\u00e9j\u00e0 \"vu\".py", "latin.py", "dos.py",
-                                "binary", "pkg/gone.py"}
+                                "binary", "pkg/gone.py", "tool.sh"}
     assert (found.stripped, found.problem) == ((), "")
     shown = applied(found.patch, "cat a.py b*c.py dos.py | od -c | md5sum; md5sum < latin.py; "
-                                 "md5sum < binary; ls pkg")
+                                 "md5sum < binary; test -x tool.sh && ls pkg")
     expected = subprocess.run(
         ["bash", "-c",
          "printf 'one\\ntwo\\nmore\\nx\\nmore\\na\\r\\nb\\r\\nmore\\n' | od -c | md5sum; "
