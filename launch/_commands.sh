@@ -6,6 +6,12 @@ need() {
   [ -n "${!1-}" ] || usage_error "$1 is not set; it is $2 (see --help)"
 }
 
+# need_program NAME REMEDY: ends the script where NAME would be run and is not installed.
+need_program() {
+  # shellcheck disable=SC2154  # the caller sets it
+  [ -n "$dry_run" ] || command -v "$1" >/dev/null || usage_error "$1 is not installed: $2"
+}
+
 usage_error() {
   printf 'error: %s\n' "$*" >&2
   exit 2

@@ -81,6 +81,7 @@ need TPU_ZONE "the zone of the slice, such as us-west4-a"
 scope=("--zone=$TPU_ZONE" ${TPU_PROJECT:+"--project=$TPU_PROJECT"})
 
 main() {
+  [ "$action" = train ] || need_gcloud
   if [ "$action" = list ]; then
     act gcloud compute tpus queued-resources list "${scope[@]}"
     return
@@ -100,6 +101,10 @@ main() {
   esac
 }
 
+need_gcloud() {
+  need_program gcloud "see cloud.google.com/sdk/docs/install; --dry-run does without"
+}
+
 runtime_of() {
   case "$1" in
     v5litepod-*) printf 'v2-alpha-tpuv5-lite' ;;
@@ -113,6 +118,7 @@ train() {
   local ended lost=0
   [[ "${1-}" == --config* ]] || usage_error "the training's options begin with --config, not with" \
     "${1:-nothing}"
+  need_gcloud
   while [ "$lost" -lt "$patience" ]; do
     provision
     # Code and environment of a run that is under way stay as they are.
@@ -128,7 +134,7 @@ train() {
         ;;
       # 75: see launch/until_done.sh, which does not end with it unless its host does.
       75 | running) lost=0 ;;
-      none | unreachable) lost=$((lost + 1)) ;;
+      none | unreachable | '') lost=$((lost + 1)) ;;
       *)
         printf 'error: the run ended with status %s; its log is above, that of another worker: %s\n' \
           "$ended" 'launch/tpu_pod.sh --logs N' >&2

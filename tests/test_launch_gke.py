@@ -6,6 +6,7 @@ down here; the Job inside of it with the Kubernetes OpenAPI, where kubernetes-va
 
 import math
 import runpy
+import shutil
 
 import pytest
 import yaml
@@ -127,3 +128,10 @@ def test_the_manifest_is_what_kubectl_gets(tmp_path):
     assert done.returncode == 0, done.stderr
     first, _, manifest = (tmp_path / "told").read_text().partition("\n")
     assert first == "apply -f -" and manifest == dry_run(*TRAINING).stdout
+
+
+def test_a_program_that_is_not_installed_is_named_before_anything_is_done(tmp_path):
+    for name in ("bash", "dirname", "env"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = launched.run([SUBMIT, *TRAINING], **JOB | {"PATH": str(tmp_path)})
+    assert done.returncode == 2 and "kubectl is not installed" in done.stderr

@@ -1,5 +1,6 @@
 """launch/slurm: what is submitted, as golden files, and the job on a cluster that is acted."""
 
+import shutil
 import signal
 import subprocess
 import time
@@ -60,6 +61,14 @@ def test_gpus_that_do_not_divide_into_servers_are_refused(model):
 def test_an_environment_that_is_not_there_is_told(tmp_path):
     done = launched.run([SUBMIT, *TRAINING], RIME_VENV=tmp_path / "none")
     assert done.returncode == 2 and "launch/install.sh gpu" in done.stderr
+
+
+def test_a_machine_without_slurm_is_told(tmp_path):
+    launched.program(tmp_path / "venv/bin/python", "")
+    for name in ("bash", "dirname", "env"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = launched.run([SUBMIT, *TRAINING], PATH=tmp_path, RIME_VENV=tmp_path / "venv")
+    assert done.returncode == 2 and "sbatch is not installed" in done.stderr
 
 
 # ---------------------------------------------------------------------- a cluster that is acted

@@ -185,3 +185,10 @@ def test_an_answer_that_is_no_state_is_shown(cloud, tmp_path):
     launched.program(tmp_path / "bin/gcloud", "#!/bin/sh\necho 'log in first' >&2; exit 1\n")
     done, _, did = cloud(*TRAINING, states=["ACTIVE"])
     assert done.returncode == 1 and "error: log in first" in done.stderr and did == []
+
+
+def test_a_program_that_is_not_installed_is_named_before_anything_is_done(tmp_path):
+    for name in ("bash", "dirname", "env"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = launched.run([SCRIPT, *TRAINING], **SLICE | {"PATH": str(tmp_path)})
+    assert done.returncode == 2 and "gcloud is not installed" in done.stderr

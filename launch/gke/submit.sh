@@ -68,6 +68,7 @@ if [ -n "$xpk" ]; then
   need XPK_CLUSTER "the cluster's name"
   need XPK_ZONE "the cluster's zone"
   need XPK_PROJECT "the cluster's project"
+  need_program xpk "pip install xpk"
   # 75: it has saved. 1: a failure, perhaps for a companion that was lost. XPK adds deaths by signal.
   act xpk workload create "--cluster=$XPK_CLUSTER" "--zone=$XPK_ZONE" "--project=$XPK_PROJECT" \
     "--workload=$JOB_NAME" "--tpu-type=$TPU_TYPE" "--docker-image=$IMAGE" --max-restarts=30 \
@@ -78,6 +79,7 @@ fi
 need RIME_CLAIM "the PersistentVolumeClaim that is mounted at /shared"
 [[ "$RIME_RUN_DIR" == /shared/* ]] ||
   usage_error "RIME_RUN_DIR=$RIME_RUN_DIR is not in /shared, where RIME_CLAIM is mounted"
+need_program kubectl "gcloud components install kubectl"
 manifest="$(python3 "$root/launch/gke/render.py" "$JOB_NAME" "$TPU_TYPE" "$IMAGE" "$RIME_CLAIM" \
   "$spot" "${training[@]}")"
 if [ -n "$dry_run" ]; then

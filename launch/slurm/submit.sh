@@ -87,6 +87,7 @@ venv="${RIME_VENV:-$root/.venv}"
 [ -n "$dry_run" ] || [ -x "$venv/bin/python" ] ||
   usage_error "there is no environment in $venv; make it with launch/install.sh gpu (RIME_VENV: its" \
     "place)"
+need_program sbatch "jobs are submitted on a login node of the cluster"
 
 # part NODES TASKS: a part of the job, with all that its nodes have.
 part() {
