@@ -4,7 +4,7 @@
     python -m rime_jax.envs.codebase.build --out=DIR --libraries=FILE   from a list of your own
 
 DIR/set is the task set (`published.py`). DIR/work holds sources, environments and a verdict per
-bug: a run that was killed goes on where it was, and ends in the same set. Needs bubblewrap, the
+bug: a run that was killed goes on where it was, and ends in the same set. Needs a sandbox, the
 package index and libcst (extra `build`).
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rime_jax.envs.codebase import (
-    bubblewrap,
+    backends,
     bugs,
     published,
     sandbox,
@@ -258,6 +258,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the directory")
     parser.add_argument("--libraries", type=pathlib.Path, default=published.DIRECTORY,
                         help="a directory with libraries.json (default: the shipped one)")
+    parser.add_argument("--sandbox", choices=backends.NAMES, default="auto",
+                        help="where tests run (default: auto)")
     for field in dataclasses.fields(Options)[1:]:
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=int, default=field.default,
                             help=f"default {field.default}")
@@ -267,10 +269,11 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(_parser().parse_args(argv))
     libraries = published.libraries(arguments.pop("libraries"))
+    where = arguments.pop("sandbox")
     options = Options(**arguments)
     bar = progress.Progress(options.per_library * len(libraries))
     try:
-        box = bubblewrap.Bubblewrap(sandbox.Limits(), ready=options.workers)
+        box = backends.make(where, sandbox.Limits())
         try:
             rows, failed = build(libraries, box, options, bar)
         finally:
