@@ -3,6 +3,7 @@
 The containers' image is empty: programs come from this machine's /usr, mounted read-only.
 """
 
+import dataclasses
 import io
 import os
 import pathlib
@@ -19,7 +20,16 @@ import time
 
 import pytest
 
-from rime_jax.envs.codebase import apptainer, bubblewrap, containers, sandbox, unsafe
+from rime_jax import streams
+from rime_jax.envs.codebase import (
+    apptainer,
+    bubblewrap,
+    containers,
+    environment,
+    sandbox,
+    trees,
+    unsafe,
+)
 from tests.envs.codebase import repositories
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -57,7 +67,8 @@ def _folder(root):
         (root / link).symlink_to(os.readlink(f"/{link}"))
     for name in ("passwd", "group", "hosts", "resolv.conf"):
         (root / "etc" / name).touch()
-    _tried(["apptainer", "exec", "--net", "--network", "none", "--bind", "/usr", str(root), "true"])
+    _tried(["apptainer", "exec", "--no-privs", "--net", "--network", "none", "--bind", "/usr",
+            str(root), "true"])
     return str(root)
 
 
@@ -318,6 +329,29 @@ def test_closing_leaves_nothing(opened):
         workspace.run("touch x ~/y /tmp/z")
         workspace.close()
     assert _left(opened.name) == before
+
+
+@closed
+def test_an_episode_is_played_and_graded(opened, tmp_path):
+    library, (task, *_) = repositories.make(tmp_path, "alpha")
+    repositories.environment(tmp_path / "cache" / "environments" / "alpha")
+    store = trees.TreeStore(tmp_path / "cache", [task], {"alpha": library})
+
+    class Box:
+        def open(self, base):
+            # What else the empty image needs.
+            mounts = {mount.target: mount for mount in (*opened.base.mounts, *base.mounts)}
+            return opened.box.open(dataclasses.replace(base, mounts=tuple(mounts.values())))
+
+    for repair, solved in (("sed -i 's/a - b/a + b/' alpha.py", True), ("echo >> alpha.py", False)):
+        env = environment.CodebaseEnvironment(Box(), store)
+        try:
+            env.reset(streams.Task("0", task.instance_id))
+            env.step(f"```bash\n{repair} && python -m pytest -q\n```")
+            assert env.step(repositories.SUBMIT).done
+            assert env.outcome().solved == solved
+        finally:
+            env.close()
 
 
 def _known(name, image):
