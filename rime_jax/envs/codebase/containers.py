@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import subprocess
+import tempfile
 
 from rime_jax.envs.codebase import hosted, sandbox
 
@@ -176,7 +177,8 @@ def _call(engine: str, *arguments: str) -> str:
     try:
         done = subprocess.run(
             [engine, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=_SECONDS_TO_START)
+            # podman's monitor leaves a file `oom` where it was started.
+            cwd=tempfile.gettempdir(), timeout=_SECONDS_TO_START)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise sandbox.SandboxError(f"{engine} {arguments[0]}: {error}") from error
     if done.returncode:
