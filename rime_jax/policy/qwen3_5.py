@@ -97,9 +97,13 @@ class Qwen3_5:
 
         def linear(x: jax.Array, p: Params) -> jax.Array:
             h = self._norm(x, p["attn_norm"])
-            convolved = delta_rule.convolve(self._dot(h, p["qkv"]), self._cast(p["conv"]), segments)
+            # Parting the weights is less work than parting what all tokens make of them.
+            convolved = (
+                delta_rule.convolve(self._dot(h, weight), self._cast(kernel), segments)
+                for weight, kernel in zip(self._parts(p["qkv"]), self._parts(p["conv"]),
+                                          strict=True))
             out, _ = delta_rule.chunked(
-                *self._heads(convolved), *self._rates(p, h), segments)
+                *self._heads(*convolved), *self._rates(p, h), segments)
             return self._linear_output(p, x, h, out)
 
         # Layers side by side, in a period or unrolled, are computed again one after another, each
@@ -191,7 +195,7 @@ class Qwen3_5:
         # Tokens beyond the count neither decay the state nor write to it.
         real = (jnp.arange(C)[None] < count[:, None])[..., None]
         log_decay, beta = (jnp.where(real, rate, 0) for rate in self._rates(p, h))
-        inputs = (*self._heads(convolved), log_decay, beta)
+        inputs = (*self._heads(*self._parts(convolved)), log_decay, beta)
         if C == 1:
             out, state = delta_rule.step(*(a[:, 0] for a in inputs), state)
             out = out[:, None]
@@ -199,20 +203,26 @@ class Qwen3_5:
             out, state = delta_rule.chunked(*inputs, jnp.ones((B, C), jnp.int32), state)
         return self._linear_output(p, x, h, out), (window, state)
 
-    def _heads(self, convolved: jax.Array) -> tuple[jax.Array, ...]:
-        """Queries and keys [B, T, J, M], of length M^-0.5 and 1, and values [B, T, I, E]."""
+    def _parts(self, x: jax.Array) -> list[jax.Array]:
+        """Queries and keys [..., J M] and values [..., I E] of [..., 2 J M + I E] by key head."""
+        M = self.config.linear_key_head_dim
+        by_head = x.reshape(*x.shape[:-1], self.config.linear_num_key_heads, -1)
+        return [part.reshape(*x.shape[:-1], -1) for part in jnp.split(by_head, (M, 2 * M), -1)]
+
+    def _heads(self, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, ...]:
+        """Convolved features [B, T, …] as queries and keys [B, T, J, M], of length M^-0.5 and 1,
+        and values [B, T, I, E]."""
         c = self.config
-        B, T, _ = convolved.shape
-        M = c.linear_key_head_dim
-        q, k, v = jnp.split(
-            jax.nn.silu(convolved).reshape(B, T, c.linear_num_key_heads, -1), (M, 2 * M), -1)
+
+        def heads(x: jax.Array, n: int) -> jax.Array:
+            return jax.nn.silu(x).reshape(*x.shape[:2], n, -1)
 
         def unit(x: jax.Array) -> jax.Array:
-            x = x.astype(jnp.float32)
+            x = heads(x, c.linear_num_key_heads).astype(jnp.float32)
             return x * jax.lax.rsqrt(jnp.sum(jnp.square(x), -1, keepdims=True) + _L2_EPS)
 
-        q = unit(q) * M**-0.5
-        return q, unit(k), v.reshape(B, T, c.linear_num_value_heads, -1)
+        q = unit(q) * c.linear_key_head_dim**-0.5
+        return q, unit(k), heads(v, c.linear_num_value_heads)
 
     def _rates(self, p: Params, h: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Log decay and beta of the delta rule, float32 [B, T, I]."""
