@@ -30,6 +30,7 @@ class Containers:
     older than the host's and nothing at the places of this Python. Written bytes are limited in
     each writable place, the number of files by the memory that they take. Where all processes
     together pass the limit of memory, the kernel kills one of them: no status tells so.
+    An engine that is not root's sets no limits on all together without control groups of version 2.
     """
 
     def __init__(self, engine: str, limits: sandbox.Limits, image: str = "python:3.11"):

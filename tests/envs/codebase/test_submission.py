@@ -133,6 +133,42 @@ def test_renames_in_a_patch_from_elsewhere_count_by_both_names():
     assert found.stripped == ("a.py",) and found.paths == ('t\u00e9"/x.py',)
 
 
+def test_a_patch_of_git_with_moves_modes_and_new_files_is_stripped_and_applies(tmp_path):
+    tree = tmp_path / "tree"
+    for name, data in FILES.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(data * 20)
+    git(tree, "init", "-q")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "all")
+    git(tree, "mv", "a.py", "pkg/moved to.py")
+    git(tree, "mv", "tests/test_a.py", "out of tests.py")
+    git(tree, "mv", "binary", "tests/binary")
+    git(tree, "mv", "b c.py", "d\u00e9 \"c\".py")
+    (tree / "pkg/moved to.py").write_bytes(FILES["a.py"] * 20 + b"more\n")
+    (tree / "tool.sh").chmod(0o755)
+    (tree / "new/tests").mkdir(parents=True)
+    for name in ("new/core.py", "new/tests/x.py", "new/conftest.py"):
+        (tree / name).write_text("n\n")
+    (tree / "link").symlink_to("pkg")
+    git(tree, "init", "-q", "sub")
+    git(tree / "sub", "commit", "-q", "--allow-empty", "-m", "x")
+    git(tree, "-c", "advice.addEmbeddedRepo=false", "add", "-A")
+    patch = git(tree, "diff", "--cached", "-M", "-C", "--binary").decode("utf-8", "surrogateescape")
+    found = submission.strip(patch)
+    assert set(found.stripped) == {"out of tests.py", "tests/binary", "new/tests/x.py",
+                                   "new/conftest.py"}
+    assert set(found.paths) == {"pkg/moved to.py", "d\u00e9 \"c\".py", "tool.sh", "new/core.py",
+                                "link", "sub"}
+    git(tree, "reset", "-q", "--hard")
+    git(tree, "clean", "-qffd")
+    (tmp_path / "patch").write_text(found.patch, encoding="utf-8", errors="surrogateescape")
+    git(tree, "apply", "--whitespace=nowarn", "--index", str(tmp_path / "patch"))
+    changed = git(tree, "diff", "--cached", "--name-only", "--no-renames", "-z").decode()
+    assert set(changed.split("\0")[:-1]) == {*found.paths, "a.py", "b c.py"}
+    assert (tree / "pkg/moved to.py").read_bytes() == FILES["a.py"] * 20 + b"more\n"
+
+
 _NAME = st.text(st.characters(exclude_characters="/\0", exclude_categories=("Cs",)),
                 min_size=1, max_size=12).filter(lambda n: n not in (".", "..", ".git"))
 
