@@ -44,7 +44,7 @@ def main() -> None:
     finish(start(runs["unbroken"], arguments.steps), runs["unbroken"])
     whole = time.monotonic() - began
     loops = start(runs["disturbed"], arguments.steps)
-    sent = disturb(loops, runs["disturbed"], arguments, whole / arguments.steps)
+    sent = disturb(loops, runs["disturbed"], arguments, step_seconds(runs["unbroken"]))
     finish(loops, runs["disturbed"])
     logs = [log_of(runs["disturbed"], i).read_text() for i in range(PROCESSES)]
     different = compare(*map(numbers, runs.values()))
@@ -64,9 +64,8 @@ def start(directory: pathlib.Path, steps: int) -> list[subprocess.Popen]:
     with socket.socket() as s:
         s.bind(("localhost", 0))
         address = f"localhost:{s.getsockname()[1]}"
-    environment = os.environ | {
+    environment = {"JAX_COMPILATION_CACHE_DIR": str(directory.parent / "programs")} | os.environ | {
         "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
-        "JAX_COMPILATION_CACHE_DIR": str(directory.parent / "programs"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     loops = []
     for i in range(PROCESSES):
@@ -88,30 +87,45 @@ def disturb(
 
     Args:
       step_s: seconds of a step, so that every moment of one can be hit.
+
+    Returns:
+      Those that were sent before the run had ended.
     """
     rng, sent = random.Random(arguments.seed), []
     for kill in range(arguments.kills):
-        due = kill * arguments.steps // arguments.kills
-        while last_step(directory) < due:
+        number = rng.choice((signal.SIGKILL, signal.SIGTERM))
+        order = rng.sample(loops, len(loops))
+        wait_s, victim = rng.uniform(0, step_s), None
+        while (last_step(directory) < kill * arguments.steps // arguments.kills
+               and any(loop.poll() is None for loop in loops)):
+            time.sleep(0.02)
+        time.sleep(wait_s)
+        # Between two starts a loop has no training to be hit.
+        while victim is None:
             if all(loop.poll() is not None for loop in loops):
                 return sent
-            time.sleep(0.05)
-        time.sleep(rng.uniform(0, 2 * step_s))
-        number = rng.choice((signal.SIGKILL, signal.SIGTERM))
-        for loop in rng.sample(loops, len(loops)):
-            # Between two starts a loop has no training to be hit.
-            if (victim := training_of(loop.pid)) is not None:
-                os.kill(victim, number)
-                sent.append(number)
-                print(f"{number.name} to process {loops.index(loop)} after step "
-                      f"{last_step(directory)}", flush=True)
-                break
+            hit, victim = next(((loop, pid) for loop in order
+                                if (pid := training_of(loop.pid)) is not None), (None, None))
+        os.kill(victim, number)
+        sent.append(number)
+        print(f"{number.name} to process {loops.index(hit)} after step {last_step(directory)}",
+              flush=True)
     return sent
+
+
+def step_seconds(directory: pathlib.Path) -> float:
+    """Of an iteration of a run, on average."""
+    lines = [line for line in metrics.read(directory / "metrics.jsonl") if line["step"]]
+    parts = ("time/rollout_s", "time/update_s", "time/publish_s")
+    return sum(line[part] for line in lines for part in parts) / len(lines)
 
 
 def training_of(loop: int) -> int | None:
     """The process that a loop waits for, once it is a training."""
-    children = pathlib.Path(f"/proc/{loop}/task/{loop}/children").read_text().split()
+    try:
+        children = pathlib.Path(f"/proc/{loop}/task/{loop}/children").read_text().split()
+    except OSError:
+        return None
     for child in map(int, children):
         try:
             if b"rime_jax.train" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
