@@ -128,7 +128,9 @@ def training_of(loop: int) -> int | None:
         return None
     for child in map(int, children):
         try:
-            if b"rime_jax.train" in pathlib.Path(f"/proc/{child}/cmdline").read_bytes():
+            command = pathlib.Path(f"/proc/{child}/cmdline").read_bytes()
+            # A shell of the loop's own still has the loop's words.
+            if b"rime_jax.train" in command and b"until_done" not in command:
                 return child
         except OSError:
             pass
