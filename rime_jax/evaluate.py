@@ -52,7 +52,8 @@ def _config(
         parser.error("give either --run or --config")
     if arguments.run is not None and not (arguments.run / "config.json").is_file():
         raise config_lib.ConfigError(f"--run {arguments.run} is no run directory (it has no "
-                                     "config.json)")
+                                     "config.json); name one that rime_jax.train made, such as "
+                                     "runs/rime_tiny")
     config = experiment.read(
         arguments.config or str(arguments.run / "config.json"), arguments.set)
     if arguments.run is not None and config.sampler.kind == "openai":

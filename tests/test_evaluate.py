@@ -102,6 +102,13 @@ def test_who_cannot_play_is_refused_without_a_traceback(tmp_path, arguments, mes
     assert message in stop.value.code
 
 
+def test_a_run_that_is_not_there_is_refused_with_what_to_name():
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main(["--run=runs/nowhere"])
+    assert "runs/nowhere is no run directory" in stop.value.code
+    assert "name one that rime_jax.train made" in stop.value.code
+
+
 def test_results_of_another_game_are_not_written_over(run):
     before = (run / "eval/final.json").read_bytes()
     with pytest.raises(SystemExit) as stop:

@@ -1,6 +1,6 @@
 """The difference between two results of the same streams, with a paired bootstrap interval.
 
-    python -m rime_jax.evaluation.compare A.json B.json
+    python -m rime_jax.evaluation.compare RUN_A/eval/final.json RUN_B/eval/final.json
     python -m rime_jax.evaluation.compare A.json B.json --policies 'step 100' initial
 
 Both files are those that rime_jax.evaluate writes. Streams (with eval.protocol = runs: tasks) that
@@ -66,6 +66,9 @@ def _values(found: Mapping[str, Any], policy: str) -> dict[str, dict[str, float]
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
+    if path.is_dir():
+        raise config_lib.ConfigError(f"{path} is a directory; name the JSON of results, which in a "
+                                     "run directory is eval/final.json")
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError) as error:

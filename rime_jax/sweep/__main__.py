@@ -5,9 +5,9 @@
     launch/sweep.py experiments/alchemy/rime.py --on tpu --slices=a,b --zone=us-east5-a
 
 Everything is in OUT (runs/sweep): a run directory for each run, <name>_seed<k>, and what it prints
-in logs/. Patterns are expanded here, as a shell leaves those with `:` alone (zsh wants quotes).
-Runs that start from a branch point (model.branch_from) wait for it, if it is a run of the same
-sweep. Ctrl-C lets local runs save and end; the same command goes on.
+in logs/. Paths start at the repository. Patterns are expanded here, as a shell leaves those with
+`:` alone (zsh wants quotes). Runs that start from a branch point (model.branch_from) wait for it,
+if it is a run of the same sweep. Ctrl-C lets local runs save and end; the same command goes on.
 """
 
 import argparse

@@ -87,6 +87,8 @@ def test_the_program_prints_the_differences_and_names_who_is_not_there(tmp_path,
     assert "| performance | +0.188 [+0.188, +0.188] |" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="no policy 'q'; there are \\['p'\\]"):
         compare.main([*files, "--policies", "q", "p"])
+    with pytest.raises(SystemExit, match="is a directory; .* is eval/final.json"):
+        compare.main([str(tmp_path), files[1]])
     (tmp_path / "old.json").write_text("{}")
     with pytest.raises(SystemExit, match="make it again with rime_jax.evaluate"):
         compare.main([str(tmp_path / "old.json"), files[1]])

@@ -184,6 +184,6 @@ def _call(engine: str, *arguments: str) -> str:
         raise sandbox.SandboxError(f"{engine} {arguments[0]}: {error}") from error
     if done.returncode:
         raise sandbox.SandboxError(
-            f"{engine} {arguments[0]} failed: {done.stderr[-500:].strip()}. Is its service "
-            "running, and may this user use it?")
+            f"{engine} {arguments[0]} failed (is its service running, and may this user use it?): "
+            f"{done.stderr[-500:].strip()}")
     return done.stdout
