@@ -17,9 +17,12 @@ from rime_jax import config_rules
 from rime_jax import options as option_lib
 from rime_jax.options import ConfigError, Option
 
+# The samplers seed with words of 32 bits: beyond, two seeds would be one.
+SEEDS = 1 << 32
+
 OPTIONS: dict[str, Any] = {
     "name": Option("rime", "name of the experiment; the run directory's default last part"),
-    "seed": Option(0, "seeds streams, sampling and mini-batch order", low=0),
+    "seed": Option(0, "seeds streams, sampling and mini-batch order", low=0, high=SEEDS - 1),
     "steps": Option(100, "iterations (rollouts + update)", low=0),
     "run_dir": Option("", "run directory; empty: runs/<name>"),
     "resume": Option(True, "continue from the run directory's newest checkpoint if it has one"),
@@ -297,7 +300,7 @@ OPTIONS: dict[str, Any] = {
         "libraries_file": Option("", "codebase: JSON list of where the files of eval.tasks_file "
                                      "are"),
         "bootstrap": Option(2000, "resamples (by stream) of the 95 % intervals", low=100),
-        "seed": Option(123, "of the evaluation's streams and sampling", low=0),
+        "seed": Option(123, "of the evaluation's streams and sampling", low=0, high=SEEDS - 1),
     },
     "track": {
         "samples_every": Option(10, "iterations between dumps of trajectories and memories to "

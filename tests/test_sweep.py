@@ -1,9 +1,7 @@
 """Sweeps: which runs there are, what they wait for, what is skipped, started again and said."""
 
 import io
-import json
 import os
-import pathlib
 import stat
 import subprocess
 import sys
@@ -18,66 +16,7 @@ from rime_jax.sweep import __main__ as sweep
 from rime_jax.sweep import board, jobs, places
 from rime_jax.sweep.board import State
 from tests import scripted
-
-ROOT = pathlib.Path(__file__).parents[1]
-ALCHEMY = f"{ROOT}/experiments/alchemy"
-
-
-def write_result(job, step, gain=0.25):
-    """What a run leaves behind at its end."""
-    (job.directory / "eval").mkdir(parents=True, exist_ok=True)
-    (job.directory / "metrics.jsonl").write_text(json.dumps(
-        {"step": step, "performance/mean": 0.5}) + "\n")
-    (job.directory / "eval" / "final.json").write_text(json.dumps(
-        {"policies": {"initial": {"performance": [0.1, 0, 1], "gain": [0, 0, 0]},
-                      f"step {step}": {"performance": [0.5, 0, 1], "gain": [gain, 0, 1]}}}))
-
-
-class Pretended:
-    """A place whose runs end at the second look, in success or with the status that is planned."""
-
-    def __init__(self, slots, fails):
-        self.slots, self._fails = slots, dict(fails)
-        self.started, self.running, self.most = [], 0, 0
-
-    def adopt(self, job):
-        return None
-
-    def start(self, job):
-        self.started.append(job.name)
-        self.running += 1
-        self.most = max(self.most, self.running)
-        return PretendedRun(self, job)
-
-    def end(self, job):
-        self.running -= 1
-        if self._fails.get(job.name, 0) > 0:
-            self._fails[job.name] -= 1
-            return 1
-        write_result(job, job.config.steps)
-        return 0
-
-
-class PretendedRun:
-    def __init__(self, place, job):
-        self._place, self._job, self._looks = place, job, 0
-
-    def poll(self):
-        self._looks += 1
-        return self._place.end(self._job) if self._looks == 2 else None
-
-    def stop(self):
-        return None
-
-
-def run(planned, place, retries=1):
-    out = io.StringIO()
-    ended = sweep.Sweep(planned, place, retries, board.Board(out), poll_s=0).run()
-    return ended, out.getvalue()
-
-
-def names(planned):
-    return [job.name for job in planned]
+from tests.sweeps import ALCHEMY, ROOT, Pretended, make_cluster, names, run, write_result
 
 
 @pytest.mark.parametrize("domain", ["alchemy", "codebase"])
@@ -225,32 +164,9 @@ def test_a_sweep_trains_and_a_second_one_has_nothing_to_do(tmp_path):
     assert second.returncode == 0 and "before this sweep" in second.stdout
 
 
-# Answers as the commands of a cluster do; its state is in files.
-SBATCH = """#!/usr/bin/env bash
-echo "$@" >>"$CLUSTER/submitted"
-n=$(wc -l <"$CLUSTER/submitted")
-echo $n >>"$CLUSTER/queue"
-echo "$n;cluster"
-"""
-SQUEUE = """#!/usr/bin/env bash
-cat "$CLUSTER/queue" 2>/dev/null || true
-"""
-SACCT = """#!/usr/bin/env bash
-cat "$CLUSTER/state"
-"""
-
-
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    where = tmp_path / "cluster"
-    where.mkdir()
-    for name, text in (("sbatch", SBATCH), ("squeue", SQUEUE), ("sacct", SACCT)):
-        (where / name).write_text(text)
-        (where / name).chmod(stat.S_IRWXU)
-    monkeypatch.setenv("CLUSTER", str(where))
-    monkeypatch.setenv("PATH", f"{where}:{os.environ['PATH']}")
-    monkeypatch.setattr(places, "_ASK_S", 0.0)
-    return where
+    return make_cluster(tmp_path, monkeypatch)
 
 
 def test_a_slurm_job_is_found_again_by_the_next_sweep(tmp_path, cluster):

@@ -19,6 +19,7 @@ import numpy as np
 from rime_jax import config as config_lib
 from rime_jax import experiment
 from rime_jax.evaluation.numbers import interval
+from rime_jax.report.values import is_number
 
 _RESAMPLES = 10_000
 
@@ -71,12 +72,26 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
                                      "run directory is eval/final.json")
     try:
         found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise config_lib.ConfigError(f"{path} cannot be read as results: {error}") from error
-    if not isinstance(found, dict) or "units" not in found:
+    if not isinstance(found, dict) or not _fits(found.get("units"), found.get("policies")):
         raise config_lib.ConfigError(f"{path} does not hold the values of each stream; make it "
                                      "again with rime_jax.evaluate")
     return found
+
+
+def _fits(units: Any, policies: Any) -> bool:
+    """Whether these are units and policies as an evaluation writes them."""
+    try:
+        names, clusters, values = units["names"], units["clusters"], units["values"]
+        return (
+            bool(policies) and policies.keys() == values.keys()
+            and all(isinstance(x, str) for x in [*names, *clusters])
+            and len(names) == len(clusters) == len(set(names))
+            and all(len(own) == len(names) and all(x is None or x != x or is_number(x) for x in own)
+                    for quantities in values.values() for own in quantities.values()))
+    except (LookupError, TypeError, AttributeError):
+        return False
 
 
 def main(argv: Sequence[str] | None = None) -> None:

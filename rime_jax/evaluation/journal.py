@@ -18,6 +18,7 @@ import ml_collections
 
 import rime_jax
 from rime_jax import distributed, streams
+from rime_jax.report.values import is_number
 from rime_jax.rollout.context import Carried, GivenMemory, Place
 from rime_jax.rollout.history import Past
 from rime_jax.rollout.trajectory import TaskRecord
@@ -210,12 +211,21 @@ class Kept:
 
 
 def _row(line: bytes) -> Row | None:
-    """None for a line that is torn."""
+    """None for a line that is torn, or that no evaluation has written."""
     try:
         found = json.loads(line)
         past = found.pop("past")
         if past is not None:
             past = Past(**{**past, "ids": tuple(past["ids"])})
-        return Row(**found, past=past)
-    except (ValueError, TypeError, KeyError, AttributeError):
+        row = Row(**found, past=past)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+    numbers = (row.reward, *([] if row.performance is None else [row.performance]))
+    counts = (row.group, row.sibling, row.position, row.turns,
+              *([] if past is None else past.ids))
+    texts = (row.condition, row.task, row.status, row.memory_before, row.memory_after,
+             *([] if row.malformed is None else [row.malformed]),
+             *([] if past is None else [past.observation, past.ended, past.outcome]))
+    fits = (all(map(is_number, numbers)) and all(type(x) is int and x >= 0 for x in counts)
+            and all(isinstance(x, str) for x in texts))
+    return row if fits else None

@@ -131,15 +131,12 @@ def check_place(
       ConfigError: names the file, and what is different.
     """
     file = directory / f"{name}.json"
-    try:
-        there = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return
+    there = metrics.read_object(file)
     now = {"protocol": config.eval.protocol, "setting": setting(config)}
     if config.eval.protocol == "streams":
         now["trials"] = config.env.trials
     for what, value in now.items():
-        if isinstance(there, dict) and there.get(what, value) != value:
+        if there.get(what, value) != value:
             raise config_lib.ConfigError(
                 f"{file} holds the results of another game: {what} is {there[what]!r} there and "
                 f"would be {value!r}; give these a place of their own (--out)")

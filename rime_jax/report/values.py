@@ -1,10 +1,11 @@
 """What a JSON value is."""
 
-import math
+import sys
 from typing import Any
 
 
 def is_number(value: Any) -> bool:
     """Whether it is a finite number; true and false are none."""
+    # By comparison, as whole numbers of JSON may be too large for a float.
     return (isinstance(value, (int, float)) and not isinstance(value, bool)
-            and math.isfinite(value))
+            and abs(value) <= sys.float_info.max)

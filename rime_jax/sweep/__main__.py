@@ -96,6 +96,9 @@ class Sweep:
                 time.sleep(self._poll_s)
         except KeyboardInterrupt:
             self._stop()
+        except BaseException:  # A full disk, a scheduler that is gone: no run is left behind.
+            self._stop()
+            raise
         self._show()
         print("\n" + board_lib.table(self._jobs, self._states, self._notes, self._progress))
         return all(s in (State.FINISHED, State.SAME) for s in self._states.values())
@@ -136,12 +139,13 @@ class Sweep:
             if before is not State.FINISHED:
                 return
         if len(self._handles) < self._place.slots:
-            self._starts[job.name] += 1
-            self._handles[job.name] = self._place.start(job)
-            self._states[job.name] = State.RUNNING
+            handle = self._place.adopt(job)  # Another sweep may have started it meanwhile.
+            if handle is None:
+                self._starts[job.name] += 1
+                handle = self._place.start(job)
+            self._handles[job.name], self._states[job.name] = handle, State.RUNNING
 
     def _stop(self) -> None:
-        print("\nStopping; runs save first …", flush=True)
         ending = {}
         for name, handle in self._handles.items():
             self._states[name] = State.STOPPED
@@ -150,6 +154,8 @@ class Sweep:
                 ending[name] = handle
             else:
                 self._notes[name] = said
+        # Behind the signals, as a terminal that is gone cannot be told.
+        print("\nStopping; runs save first …", flush=True)
         until = time.monotonic() + _SAVE_S
         while time.monotonic() < until and any(h.poll() is None for h in ending.values()):
             time.sleep(self._poll_s)
@@ -168,7 +174,9 @@ def _why(job: jobs_lib.Job, status: int) -> str:
                  if line.strip()]
     except OSError:
         words = []
-    said = words[-1].strip()[:120] if words else "it said nothing"
+    # What a run prints may hold commands of terminals.
+    shown = "".join(c if c.isprintable() else " " for c in words[-1]) if words else ""
+    said = shown.strip()[:120] or "it said nothing"
     return f"exit status {status}: {said} ({log})"
 
 

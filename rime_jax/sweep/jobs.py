@@ -3,18 +3,18 @@
 import collections
 import dataclasses
 import glob
-import json
 import os
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
 from rime_jax import config as config_lib
 from rime_jax import experiment
-from rime_jax.tracking import run_dir
+from rime_jax.report.values import is_number
+from rime_jax.tracking import metrics, run_dir
 
 # Enough of the end of metrics.jsonl for its last lines.
 _TAIL_BYTES = 1 << 17
@@ -83,31 +83,32 @@ def plan(
     jobs = _one_of_each_name(jobs, errors)
     jobs = [_branched(job, jobs, out, errors) for job in jobs]
     jobs = _without_doubles(jobs)
+    waits = {job.name: _waits(job, jobs, errors) for job in jobs}
     if errors:
         raise config_lib.ConfigError("\n".join(dict.fromkeys(errors)))
-    return sorted(jobs, key=lambda job: job.after is not None)
+    return sorted(jobs, key=lambda job: waits[job.name])
 
 
 def progress(job: Job) -> Progress:
     """How far a job is; reads a few files and never fails."""
     files = run_dir.RunDir(job.directory)
     lines = _last_lines(files.metrics)
-    final = _json(files.eval / "final.json").get("policies")
-    ends = final if isinstance(final, dict) else {}
-    steps = [int(m.group(1)) for name in ends if (m := re.fullmatch(r"step (\d+)", name))]
+    ends = metrics.read_object(files.eval / "final.json").get("policies")
+    rows = _trained(ends) if isinstance(ends, dict) else {}
 
     def last(name: str) -> float | None:
         return next((line[name] for line in reversed(lines)
-                     if isinstance(line.get(name), (int, float))), None)
+                     if is_number(line.get(name))), None)
 
     def at_the_end(name: str) -> float | None:
-        row = ends.get(f"step {max(steps)}", {}).get(name) if steps else None
-        return row[0] if isinstance(row, list) and row else last(f"eval/{name}")
+        cell = rows[max(rows)].get(name) if rows else None
+        means = isinstance(cell, list) and cell and is_number(cell[0])
+        return cell[0] if means else last(f"eval/{name}")
 
     performance = at_the_end("performance")
     return Progress(
         step=max((line["step"] for line in lines), default=0),
-        finished=max(steps, default=-1) >= job.config.steps,
+        finished=max(rows, default=-1) >= job.config.steps,
         performance=last("performance/mean") if performance is None else performance,
         gain=at_the_end("gain"))
 
@@ -116,7 +117,8 @@ def _expand(patterns: Sequence[str], errors: list[str]) -> Iterable[str]:
     for pattern in patterns:
         found = re.fullmatch(r"(.*?\.(?:py|json))((?::.*)?)", pattern, re.DOTALL)
         file, arguments = found.groups() if found else (pattern, "")
-        files = sorted(glob.glob(file))
+        # A file may have the brackets of a pattern in its own name.
+        files = [file] if os.path.isfile(file) else sorted(glob.glob(file))
         if not files:
             errors.append(f"{pattern}: no such file")
         yield from (f"{name}{arguments}" for name in files)
@@ -125,6 +127,7 @@ def _expand(patterns: Sequence[str], errors: list[str]) -> Iterable[str]:
 def _job(source: str, seed: int, out: pathlib.Path, settings: Sequence[str]) -> Job:
     config = experiment.read(source, settings)
     config.seed += seed
+    config_lib.validate(config)
     name = f"{config.name}_seed{seed}"
     directory = out / name
     own = (*settings, f"seed={config.seed}", f"run_dir={directory}")
@@ -176,6 +179,18 @@ def _branched(job: Job, jobs: Sequence[Job], out: pathlib.Path, errors: list[str
     return dataclasses.replace(job, after=here, settings=(*job.settings, branch))
 
 
+def _waits(job: Job, jobs: Sequence[Job], errors: list[str]) -> int:
+    """How many jobs come one after the other before this one."""
+    by_name, chain = {other.name: other for other in jobs}, [job.name]
+    while (after := by_name[chain[-1]].after) is not None:
+        if after in chain:
+            errors.append(f"{job.source} starts from its own end ({' < '.join([*chain, after])}); "
+                          "set model.branch_from to a run that comes before it")
+            break
+        chain.append(after)
+    return len(chain) - 1
+
+
 def _last_lines(path: pathlib.Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file:
@@ -183,20 +198,10 @@ def _last_lines(path: pathlib.Path) -> list[dict[str, Any]]:
             lines = file.read().splitlines()
     except OSError:
         return []
-    found = [_parsed(line) for line in lines]
-    return [line for line in found if isinstance(line.get("step"), int)]
+    return [found for line in lines if (found := metrics.parse(line)) is not None]
 
 
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        return _parsed(path.read_bytes())
-    except OSError:
-        return {}
-
-
-def _parsed(data: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+def _trained(policies: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
+    """Step → row of an evaluation."""
+    return {int(found.group(1)): row for name, row in policies.items()
+            if (found := re.fullmatch(r"step ([0-9]{1,15})", name)) and isinstance(row, dict)}

@@ -14,11 +14,17 @@ from typing import Protocol
 from rime_jax import config as config_lib
 from rime_jax.sweep.jobs import Job
 from rime_jax.tracking import metrics
+from rime_jax.tracking.run_dir import RunDir
 
 # For telling a slice that its run is to stop.
 _TELL_S = 60.0
 # Between two questions to the scheduler.
 _ASK_S = 10.0
+# For a scheduler that has answered before and is silent now.
+_SILENT_S = 900.0
+# States of a job that has not ended, in the words of sacct.
+_UNDER_WAY = ("PENDING", "RUNNING", "REQUEUED", "SUSPENDED", "RESIZING", "CONFIGURING",
+              "COMPLETING", "STOPPED", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT")
 
 
 class Handle(Protocol):
@@ -54,13 +60,13 @@ def log_of(job: Job) -> pathlib.Path:
 
 
 class Local:
-    """Processes of this machine."""
+    """Processes of this machine; those that outlive a killed sweep are waited for by the next."""
 
     def __init__(self, slots: int):
         self.slots = slots
 
-    def adopt(self, job: Job) -> None:
-        return None
+    def adopt(self, job: Job) -> "Elsewhere | None":
+        return Elsewhere(job) if RunDir(job.directory).locked() else None
 
     def start(self, job: Job) -> "Process":
         cores = min(2, os.cpu_count() or 1)
@@ -114,6 +120,19 @@ class Slices:
                 f"--worker={worker}", f"--command={command}"]
 
 
+class Elsewhere:
+    """A run of this machine that is trained by a process of which nothing else is known."""
+
+    def __init__(self, job: Job):
+        self._files = RunDir(job.directory)
+
+    def poll(self) -> int | None:
+        return None if self._files.locked() else 0
+
+    def stop(self) -> str:
+        return f"another process trains in {self._files.path} and goes on"
+
+
 class Process:
     """A child process."""
 
@@ -159,6 +178,7 @@ class Slurm:
         self.slots = slots
         self._file, self._options = out / "slurm.json", list(options)
         self._asked, self._queued = -_ASK_S, frozenset()
+        self._answered: float | None = None
 
     def adopt(self, job: Job) -> "SlurmJob | None":
         known = self._known().get(job.name)
@@ -184,9 +204,16 @@ class Slurm:
 
     def queued(self) -> frozenset[str]:
         """Numbers of the jobs that wait or run."""
-        if time.monotonic() - self._asked >= _ASK_S:
-            self._queued = frozenset(_told(["squeue", "--me", "-h", "-o", "%i"]).split())
-            self._asked = time.monotonic()
+        now = time.monotonic()
+        if now - self._asked >= _ASK_S:
+            self._asked = now
+            try:
+                self._queued = frozenset(_told(["squeue", "--me", "-h", "-o", "%i"]).split())
+                self._answered = now
+            except config_lib.ConfigError:
+                # A busy controller does not always answer; its jobs go on.
+                if self._answered is None or now - self._answered > _SILENT_S:
+                    raise
         return self._queued
 
     def _sbatch(self, job: Job) -> list[str]:
@@ -198,10 +225,8 @@ class Slurm:
                 f"--wrap=exec srun {training}"]
 
     def _known(self) -> dict[str, str]:
-        try:
-            return json.loads(self._file.read_text())
-        except (OSError, ValueError):
-            return {}
+        return {name: number for name, number in metrics.read_object(self._file).items()
+                if isinstance(number, str) and number.isdecimal()}
 
 
 class SlurmJob:
@@ -217,6 +242,8 @@ class SlurmJob:
             state = _told(["sacct", "-X", "-n", "-P", "-o", "State", "-j", self._number])
         except config_lib.ConfigError:
             return 0  # Clusters need not keep accounts; whether it has finished, its files tell.
+        if state.startswith(_UNDER_WAY):  # A list without it was not the whole list.
+            return None
         return 0 if not state.strip() or state.startswith("COMPLETED") else 1
 
     def stop(self) -> str:
@@ -225,7 +252,8 @@ class SlurmJob:
 
 def _told(command: Sequence[str]) -> str:
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, errors="replace",
+                              check=True).stdout
     except FileNotFoundError:
         raise config_lib.ConfigError(
             f"{command[0]} is not there; a sweep over SLURM is started where jobs are "

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+# No run has so many steps: a line that says so is damaged.
+_STEPS = 1 << 53
+
 
 class MetricsLog:
     """Appends one line per step to `path`; each line is on disk when `write` returns.
@@ -61,7 +64,7 @@ def read(path: str | os.PathLike) -> list[dict[str, Any]]:
         lines = pathlib.Path(path).read_bytes().split(b"\n")
     except FileNotFoundError:
         return []
-    return [record for line in lines if (record := _parse(line)) is not None]
+    return [record for line in lines if (record := parse(line)) is not None]
 
 
 def truncate(path: str | os.PathLike, step: int) -> None:
@@ -90,17 +93,38 @@ def jsonable(value: Any) -> Any:
 def write_atomically(path: str | os.PathLike, data: bytes) -> None:
     """Writes a file so that `path` is the old or the new one, whatever happens meanwhile."""
     path = pathlib.Path(path)
-    temporary = path.with_name(f"{path.name}.tmp")
-    temporary.write_bytes(data)
-    temporary.replace(path)
-
-
-def _parse(line: bytes) -> dict[str, Any] | None:
+    # A name of its own for each process, as two may write the same file at once.
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        record = json.loads(line)
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except BaseException:
+        # On a full disk it would stay in the way.
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def read_object(path: str | os.PathLike) -> dict[str, Any]:
+    """The JSON object that a file holds; {} where there is none, whatever is the matter."""
+    try:
+        return _object(pathlib.Path(path).read_bytes())
+    except OSError:
+        return {}
+
+
+def parse(line: bytes) -> dict[str, Any] | None:
+    """The record that a line holds; None where it is torn or says no step."""
+    record = _object(line)
+    step = record.get("step")
+    return record if type(step) is int and 0 <= step < _STEPS else None
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(data)
     except (ValueError, RecursionError):
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _ends_with_newline(path: pathlib.Path) -> bool:

@@ -113,6 +113,18 @@ class RunDir:
                 ) from None
             yield
 
+    def locked(self) -> bool:
+        """Whether a process of this machine trains here."""
+        try:
+            with (self.path / "lock").open() as file:
+                # Shared, so that those who only ask do not take each other for a training.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def _check_same(self, config: ml_collections.ConfigDict) -> None:
         saved = config_lib.load(str(self.config))
         for name, _ in config_lib.options():
