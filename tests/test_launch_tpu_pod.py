@@ -11,7 +11,7 @@ from tests import launched
 
 SCRIPT = launched.ROOT / "launch/tpu_pod.sh"
 SLICE = {"TPU_NAME": "rime", "TPU_ZONE": "us-west4-a", "TPU_TYPE": "v5litepod-16",
-         "RIME_RUN_DIR": "/shared/runs/rime", "TMPDIR": "/tmp"}
+         "RIME_RUN_DIR": "/shared/runs/rime", "TMPDIR": "/var/tmp"}
 TRAINING = ["--config=experiments/alchemy/rime.py", "--set",
             "@launch/presets/qwen3-4b-v5e-16.txt"]
 DRY_RUNS = {
