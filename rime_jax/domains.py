@@ -51,7 +51,8 @@ def _own(name: str) -> Callable[[ml_collections.ConfigDict], Domain]:
     except (ImportError, AttributeError) as error:
         raise config_lib.ConfigError(
             f"env.domain = {name}: {error}. It names a function from a configuration to a "
-            "rollout.domain.Domain in a module that Python can import from here") from error
+            "rollout.domain.Domain; start where its module is, or name that directory in "
+            "PYTHONPATH") from error
 
 
 def _alchemy(config: ml_collections.ConfigDict) -> Domain:

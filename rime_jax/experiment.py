@@ -132,7 +132,7 @@ def clean_errors() -> Iterator[None]:
 
 def _run(path: pathlib.Path, size: str | None) -> ml_collections.ConfigDict:
     if not path.is_file():
-        raise config_lib.ConfigError(f"--config {path}: no such file")
+        raise config_lib.ConfigError(f"--config {path}: no such file: {path.absolute()}")
     if path.suffix != ".py":
         raise config_lib.ConfigError(f"--config {path}: name an experiment file (.py) or a run's "
                                      "config.json")
@@ -141,6 +141,10 @@ def _run(path: pathlib.Path, size: str | None) -> ml_collections.ConfigDict:
     try:
         spec.loader.exec_module(module)
         config = module.get_config(*_sizes(path, module.get_config, size))
+    except ModuleNotFoundError as error:
+        raise config_lib.ConfigError(
+            f"{path}: {error}; start where that module is, or name its directory in PYTHONPATH"
+        ) from error
     except (AttributeError, KeyError, TypeError) as error:
         # ConfigDict reports an unknown or wrongly typed field with these.
         raise config_lib.ConfigError(f"{path}: {error.args[0]}") from error

@@ -196,6 +196,12 @@ def test_a_file_that_is_not_there_is_named(tmp_path, name):
         experiment.read(str(tmp_path / name))
 
 
+def test_a_parent_that_cannot_be_imported_is_named_with_the_remedy(tmp_path):
+    (tmp_path / "fork.py").write_text("import parent_elsewhere\n")
+    with pytest.raises(config_lib.ConfigError, match="'parent_elsewhere'; start .*PYTHONPATH"):
+        experiment.read(str(tmp_path / "fork.py"))
+
+
 def test_clean_errors_end_the_program_with_the_message_alone():
     with pytest.raises(SystemExit) as stop, experiment.clean_errors():
         raise config_lib.ConfigError("steps = -1 is below 0")

@@ -120,7 +120,7 @@ def _expand(patterns: Sequence[str], errors: list[str]) -> Iterable[str]:
         # A file may have the brackets of a pattern in its own name.
         files = [file] if os.path.isfile(file) else sorted(glob.glob(file))
         if not files:
-            errors.append(f"{pattern}: no such file")
+            errors.append(f"{pattern}: no such file: {pathlib.Path(file).absolute()}")
         yield from (f"{name}{arguments}" for name in files)
 
 
