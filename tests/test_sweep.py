@@ -193,6 +193,26 @@ def test_without_a_cluster_the_missing_program_is_named(tmp_path, monkeypatch):
         places.Slurm(tmp_path, [], slots=1).start(job)
 
 
+@pytest.mark.parametrize(("fails", "interrupted", "status"), [
+    (0, True, 75), (2, False, 1), (0, False, 0)])
+def test_the_status_is_that_of_a_run_that_was_told_to_stop(
+    tmp_path, monkeypatch, capsys, fails, interrupted, status
+):
+    class Interrupted(Pretended):
+        def end(self, job):
+            if interrupted:
+                raise KeyboardInterrupt
+            return super().end(job)
+
+    monkeypatch.setattr(sweep, "_place", lambda _: Interrupted(1, {"rime_tiny_seed0": fails}))
+    monkeypatch.setattr(sweep, "_SAVE_S", 0.0)
+    monkeypatch.setattr(sweep.signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as end:
+        sweep.main([f"{ALCHEMY}/rime.py:tiny", f"--out={tmp_path}"])
+    assert end.value.code == status
+    assert ("stopped" in capsys.readouterr().out) == interrupted
+
+
 def test_a_local_run_that_is_told_to_stop_may_save_first(tmp_path):
     log = tmp_path / "log"
     process = places.Process(

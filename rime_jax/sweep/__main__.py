@@ -7,7 +7,8 @@
 Everything is in OUT (runs/sweep): a run directory for each run, <name>_seed<k>, and what it prints
 in logs/. Paths start at the repository. Patterns are expanded here, as a shell leaves those with
 `:` alone (zsh wants quotes). Runs that start from a branch point (model.branch_from) wait for it,
-if it is a run of the same sweep. Ctrl-C lets local runs save and end; the same command goes on.
+if it is a run of the same sweep. Ctrl-C lets local runs save and end with status 75; the same
+command goes on.
 """
 
 import argparse
@@ -43,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             return
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _interrupt)
-        sys.exit(0 if Sweep(jobs, place, arguments.retries).run() else 1)
+        sweep = Sweep(jobs, place, arguments.retries)
+        finished = sweep.run()
+        # As rime_jax.train, so that launch/until_done.sh goes on with either.
+        sys.exit(0 if finished else os.EX_TEMPFAIL if sweep.interrupted else 1)
 
 
 def dry_run(jobs: Sequence[jobs_lib.Job], place: places.Place) -> list[str]:
@@ -64,7 +68,11 @@ def dry_run(jobs: Sequence[jobs_lib.Job], place: places.Place) -> list[str]:
 
 
 class Sweep:
-    """The jobs, where they are run, and what became of them."""
+    """The jobs, where they are run, and what became of them.
+
+    Attributes:
+      interrupted: Ctrl-C or SIGTERM ended `run`.
+    """
 
     def __init__(self, jobs: Sequence[jobs_lib.Job], place: places.Place, retries: int,
                  board: board_lib.Board | None = None, poll_s: float = _POLL_S):
@@ -74,6 +82,7 @@ class Sweep:
         """
         self._jobs, self._place, self._retries = list(jobs), place, retries
         self._board, self._poll_s = board or board_lib.Board(), poll_s
+        self.interrupted = False
         self._handles: dict[str, places.Handle] = {}
         self._starts = {job.name: 0 for job in jobs}
         self._states = {job.name: State.WAITING for job in jobs}
@@ -95,6 +104,7 @@ class Sweep:
                     break
                 time.sleep(self._poll_s)
         except KeyboardInterrupt:
+            self.interrupted = True
             self._stop()
         except BaseException:  # A full disk, a scheduler that is gone: no run is left behind.
             self._stop()
