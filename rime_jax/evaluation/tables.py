@@ -50,6 +50,9 @@ def table(found: Mapping[str, Any]) -> str:
         f"{name} {' '.join(f'{x:.2f}' for x in row['by_position'])}"
         for name, row in {**found["policies"], **found["floors"]}.items()
     )]
+    if lost := [f"{name} {row['lost']}" for name, row in found["policies"].items() if row["lost"]]:
+        lines += ["", f"Rollouts that failures ended, left out above: {'; '.join(lost)}. "
+                      "rime_jax.evaluate plays them again."]
     for name, row in found["policies"].items():
         if "corruption" in row:
             after = " ".join(f"{x:.2f}" for x in row["corruption"]["corrected_after"])

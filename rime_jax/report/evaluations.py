@@ -125,7 +125,8 @@ def _of_runs(row: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, Curve]
 
 def _of_lines(run: Run, learns: bool) -> list[Policy]:
     lines = [line for line in run.lines if is_number(line.get("eval/performance"))]
-    names = {f"step {line['step']}" if line["step"] else "initial": line for line in lines}
+    first = "branch point" if run.config.get("model.branch_from") else "initial"
+    names = {f"step {line['step']}" if line["step"] else first: line for line in lines}
     newest = {_kind(name, learns): name for name in names}
     return [
         Policy(name, kind, "act_write", "metrics.jsonl",

@@ -31,6 +31,9 @@ class Checkpoints:
           read_only: for readers beside a running training: nothing is made, cleared or saved.
         """
         self._path = pathlib.Path(path).absolute()
+        # Several lines a save, warnings about what a kill left half-deleted, and about options of
+        # readers. Adding the filter twice changes nothing.
+        logging.getLogger("absl").addFilter(_drop_orbax_reports)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
             cleanup_tmp_directories=not read_only,
@@ -38,9 +41,6 @@ class Checkpoints:
             read_only=read_only,
         )
         handlers = {"arrays": ocp.PyTreeCheckpointHandler(), "state": ocp.JsonCheckpointHandler()}
-        # Several lines a save, and warnings about what a kill left half-deleted. Adding the filter
-        # twice changes nothing.
-        logging.getLogger("absl").addFilter(_drop_orbax_reports)
         self._manager = ocp.CheckpointManager(
             self._path, options=options, item_handlers=handlers
         )

@@ -141,6 +141,15 @@ def test_the_table_has_a_row_for_everyone_and_a_cell_for_every_column():
     assert text.startswith(tables.setting(config)) and "eased variant" in text
 
 
+def test_lost_rollouts_are_told_under_the_table():
+    base = np.random.default_rng(2).random((6, 2, 3))
+    config = small_config(eval__bootstrap=100)
+    whole = tables.table(numbers.results({"initial": played(base)}, {}, config))
+    found = numbers.results({"initial": played(base, lost=3), "step 3": played(base)}, {}, config)
+    text = tables.table(found)
+    assert "left out above: initial 3." in text and "left out" not in whole
+
+
 def test_interventions_get_columns_where_they_were_played():
     base = np.random.default_rng(2).random((6, 2, 3))
     found = numbers.results({"initial": played(base, base, swapped=base)}, {},

@@ -68,6 +68,16 @@ def test_the_final_evaluation_counts_before_a_later_named_one(tmp_path):
     assert found["step 100", "act_write"].values["performance"].mean == 0.5
 
 
+def test_a_run_from_a_branch_point_was_never_untrained(tmp_path):
+    """Neither before its final evaluation nor after it."""
+    lines = [{"step": step, "eval/performance": 0.1} for step in (0, 5)]
+    options = {"model.branch_from": "runs/branch_point/checkpoints/last"}
+    ended = {"policies": {"branch point": {"performance": 0.3}, "step 5": {"performance": 0.5}}}
+    for name, files in (("training", {}), ("ended", {"final": ended})):
+        found = _policies(tmp_path / name, options=options, lines=lines, evaluations=files)
+        assert [p.kind for p in found.values()] == ["branch point", "trained"]
+
+
 def test_scaffolds_are_apart(tmp_path):
     rows = {"step 5": {"performance": 0.1, "scaffold": "in_context"},
             "step 5 again": {"performance": 0.2}}

@@ -1,3 +1,4 @@
+import logging
 import os
 import pathlib
 import random
@@ -125,13 +126,19 @@ def test_another_model_is_refused_and_the_array_named(checkpoints, other, messag
         checkpoints.restore(1, _abstract(other(_arrays())))
 
 
-def test_a_reader_beside_a_training_changes_nothing(tmp_path, checkpoints):
+def test_a_reader_beside_a_training_changes_nothing_and_says_nothing(
+    tmp_path, checkpoints, monkeypatch, caplog
+):
     checkpoints.save(1, {"x": jnp.zeros(2)}, {})
     checkpoints.wait()
     unfinished = tmp_path / "checkpoints" / "2.orbax-checkpoint-tmp"
     unfinished.mkdir()
+    # As in a process that opens no other checkpoints.
+    monkeypatch.setattr(logging.getLogger("absl"), "filters", [])
+    caplog.clear()
     reader = Checkpoints(tmp_path / "checkpoints", keep=1, read_only=True)
     assert reader.latest() == 1 and unfinished.exists()
+    assert not caplog.records
     reader.close()
 
 
