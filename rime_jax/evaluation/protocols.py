@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from rime_jax import config as config_lib
 from rime_jax import distributed, domains, parts
 from rime_jax.evaluation import heldout, numbers, runs
 from rime_jax.evaluation.journal import Journal
@@ -30,7 +31,11 @@ def prepared(built: parts.Parts) -> parts.Parts:
 
 
 def check(built: parts.Parts) -> None:
-    """Raises ConfigError where the tasks of the evaluation are not enough."""
+    """Raises ConfigError where the tasks are not enough, or the domain has no false words."""
+    if "corrupted" in built.config.eval.interventions and built.domain.false_words is None:
+        raise config_lib.ConfigError(
+            f"eval.interventions holds 'corrupted', but env.domain = {built.config.env.domain} has "
+            "no false_words (docs/new_environment.md); add them, or leave 'corrupted' out")
     if built.config.eval.protocol == "streams":
         heldout.held_out_streams(built)
     else:

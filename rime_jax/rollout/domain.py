@@ -39,6 +39,6 @@ class Domain:
     words: str = ""
     memory_truth: Callable[[streams.Task, Sequence[memory.Item]], dict[str, float]] | None = None
     true_memory: Callable[[streams.Task], str] | None = None
-    false_words: Callable[[str], Mapping[str, str]] = lambda memory: {}
+    false_words: Callable[[str], Mapping[str, str]] | None = None
     floors: Mapping[str, Callable[[streams.Stream, int], list[float]]] = dataclasses.field(
         default_factory=dict)

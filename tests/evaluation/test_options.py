@@ -1,9 +1,13 @@
 """What an evaluation cannot do is refused by name, before anything is played."""
 
+import dataclasses
+
 import pytest
 
 from rime_jax import config as config_lib
 from rime_jax import domains
+from rime_jax.evaluation import protocols
+from tests.evaluation import games
 from tests.scripted import small_config
 
 
@@ -29,6 +33,15 @@ def test_a_file_of_episodes_that_cannot_be_used_is_named(text, tmp_path):
     config = small_config(eval__tasks_file=str(file))
     with pytest.raises(config_lib.ConfigError, match="options eval.tasks_file.*episodes.jsonl"):
         domains.make_evaluated(config)
+
+
+def test_no_fact_is_made_false_in_a_domain_that_has_no_false_words():
+    domain = dataclasses.replace(games.counting_domain(), false_words=None)
+    built = games.built(games.Reader(lambda session: ""), domain,
+                        eval__interventions=("blanked", "corrupted"))
+    with pytest.raises(config_lib.ConfigError, match="'corrupted', but .* has no false_words"):
+        protocols.check(built)
+    protocols.check(dataclasses.replace(built, domain=games.counting_domain()))
 
 
 def test_a_domain_of_ones_own_has_no_files_of_tasks():
