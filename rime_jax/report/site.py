@@ -1,10 +1,13 @@
 """Writes the site: pages from templates, the figures, and the rollouts as script files."""
 
+import contextlib
+import fcntl
 import importlib.resources
 import json
+import os
 import pathlib
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jinja2
@@ -22,6 +25,7 @@ from rime_jax.report import (
 )
 from rime_jax.report.runs import ReportError, Run
 from rime_jax.report.values import is_number
+from rime_jax.tracking import metrics
 
 # Of the rollouts; with plotly.js and the pages a report stays below 30 MB.
 _ROLLOUT_BYTES = 23_000_000
@@ -42,9 +46,19 @@ def write(
       say: is told how far it is.
 
     Raises:
-      ReportError: `out` holds something that is no report.
+      ReportError: `out` holds something that is no report, or another one is being written there.
     """
-    _make_room(out)
+    if out.exists() and not out.is_dir():
+        raise ReportError(f"{out} is a file; name a directory with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    with _alone(out):
+        _make_room(out)
+        return _write(runs, out, plotly_js, say)
+
+
+def _write(
+    runs: Sequence[Run], out: pathlib.Path, plotly_js: str, say: Callable[[str], None]
+) -> pathlib.Path:
     budget = shards.Budget(_ROLLOUT_BYTES, sum(len(run.dumps) for run in runs))
     written = [rollouts.write(i, run, out, budget, say) for i, run in enumerate(runs)]
     drawn = [
@@ -73,17 +87,32 @@ def write(
     return out / "index.html"
 
 
+@contextlib.contextmanager
+def _alone(out: pathlib.Path) -> Iterator[None]:
+    """Keeps a second report out of the directory; the lock falls with its process."""
+    place = os.open(out, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ReportError(f"another report is being written into {out}; wait for it, or name "
+                              "another directory with --out") from None
+        yield
+    finally:
+        os.close(place)
+
+
 def _make_room(out: pathlib.Path) -> None:
-    if out.exists() and not out.is_dir():
-        raise ReportError(f"{out} is a file; name a directory with --out")
-    if out.is_dir() and any(out.iterdir()):
+    if any(out.iterdir()):
         page = out / "index.html"
         if not page.is_file() or _MARK not in page.read_text(errors="replace"):
             raise ReportError(f"{out} holds something that is no report, which would be mixed with "
                               "one; name another directory with --out")
-        # Dumps of an earlier report that this one lacks must not stay.
-        shutil.rmtree(out / "data", ignore_errors=True)
-    out.mkdir(parents=True, exist_ok=True)
+    # What a kill leaves is known as a report, and says that it is none yet.
+    _save(out / "index.html", f"<!doctype html>{_MARK}<p>This report was not finished. Make it "
+                              "again: the same command writes over it.")
+    # Dumps of an earlier report that this one lacks must not stay.
+    shutil.rmtree(out / "data", ignore_errors=True)
 
 
 def _std_floor(run: Run) -> float:
@@ -140,4 +169,4 @@ def _spec(figure: figures.Figure) -> markupsafe.Markup:
 def _save(path: pathlib.Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     # A lone surrogate or NUL of a run's own names cannot stand in a page.
-    path.write_bytes(text.replace("\0", "\ufffd").encode("utf-8", "replace"))
+    metrics.write_atomically(path, text.replace("\0", "\ufffd").encode("utf-8", "replace"))

@@ -4,7 +4,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rime_jax.report import evaluations, statistics
@@ -166,8 +166,24 @@ def _reference(sheet: Mapping[str, Any], runs: Sequence[Run]) -> Run | None:
     main = next(row["when"] for row in sheet["rows"] if row.get("main"))
     known = {run.name: facts(run) for run in runs}
     chosen = [run for run in runs if all(known[run.name][k] == v for k, v in main.items())] or runs
-    return min(chosen, key=lambda run: sum(len(_changed(other, run)) for other in runs),
-               default=None)
+    return min(chosen, key=_distances(runs), default=None)
+
+
+def _distances(runs: Sequence[Run]) -> Callable[[Run], int]:
+    """Of a run the number of options in which the others differ from it, over all of them.
+
+    From counts of the values: comparing each run with each takes hours where there are thousands.
+    """
+    own = {run.name: options(run) for run in runs}
+    counts = {name: collections.Counter(_key(found.get(name)) for found in own.values())
+              for name in {name: None for found in own.values() for name in found}}
+    return lambda run: sum(len(runs) - count[_key(own[run.name].get(name))]
+                           for name, count in counts.items())
+
+
+def _key(value: Any) -> Any:
+    """Equal for equal values, and hashable."""
+    return repr(value) if isinstance(value, (list, dict)) else value
 
 
 def _others(
