@@ -25,6 +25,9 @@ from rime_jax import distributed, experiment, parts
 from rime_jax.evaluation import journal, players, protocols, tables
 from rime_jax.tracking import progress, run_dir
 
+# Characters of a model's name that are kept in that of a file.
+_NAME = 100
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
@@ -72,7 +75,7 @@ async def _evaluate(
     async with players.opened(config, processes, run=arguments.run, actor=arguments.actor,
                               writer=arguments.writer) as made:
         protocols.check(made[0].built)
-        out = arguments.out or _place(config, arguments, made[-1].name)
+        out = arguments.out or _place(config, arguments, made[-1])
         if processes.first:
             tables.check_place(out.parent, out.name, config)
             print(tables.announcement(config, [player.name for player in made]), flush=True)
@@ -113,15 +116,19 @@ def _shown(
 
 
 def _place(
-    config: ml_collections.ConfigDict, arguments: argparse.Namespace, name: str
+    config: ml_collections.ConfigDict, arguments: argparse.Namespace, player: players.Player
 ) -> pathlib.Path:
     """eval/step_100, and eval/runs_step_100 of the protocol `runs`.
 
-    Other models are put into a directory of their own, so that nobody takes them for the run's.
+    Other models are put into a directory of their own, so that nobody takes them for the run's. A
+    digest tells those of one name apart, such as two runs rime in different directories.
     """
+    name = player.name
     directory = (arguments.run or run_dir.path_of(config, arguments.config)) / "eval"
     if arguments.actor is not None or arguments.writer is not None:
         directory /= "others"
+        # As names of files are limited, and those of models are not.
+        name = f"{name[:_NAME]}-{journal.digest(player.identity)[:8]}"
     protocol = "" if config.eval.protocol == "streams" else f"{config.eval.protocol}_"
     return directory / re.sub(r"[^\w.-]", "_", f"{protocol}{name}")
 

@@ -65,15 +65,21 @@ def test_scaffolds_stand_beside_each_other(run):
     assert {name: found["policies"][name] for name in alone} == alone
 
 
+def other(run, name):
+    """The results of other models than the run's own."""
+    (file,) = (run / "eval/others").glob(f"{name}-????????.json")
+    return file
+
+
 def test_actor_and_writer_can_be_different_models(run):
     evaluate.main([f"--run={run}", "--writer=initial"])
-    (name, row), = results(run / "eval/others/step_1___writer_initial.json")["policies"].items()
+    (name, row), = results(other(run, "step_1___writer_initial"))["policies"].items()
     assert name == "step 1 + writer initial" and row["lost"] == 0
     # A model that is given twice is itself, where its writer reads a prompt of its own.
     fresh = ["--set", "rollout.writer_context=fresh"]
     evaluate.main([f"--run={run}", *fresh, f"--out={run / 'eval' / 'fresh'}"])
     evaluate.main([f"--run={run}", *fresh, f"--writer={run}/checkpoints/1"])
-    (pair,) = results(run / "eval/others/step_1___writer_step_1.json")["policies"].values()
+    (pair,) = results(other(run, "step_1___writer_step_1"))["policies"].values()
     assert pair == results(run / "eval/fresh.json")["policies"]["step 1"]
 
 
@@ -82,7 +88,7 @@ def test_a_model_or_a_checkpoint_of_another_run_can_act(run, tmp_path):
     evaluate.main([f"--config={config}", f"--actor={run}"])
     evaluate.main([f"--config={config}", f"--actor={warm_model()}"])
     final = results(run / "eval/final.json")["policies"]
-    others = {file.stem: results(file)["policies"]
+    others = {file.stem.rpartition("-")[0]: results(file)["policies"]
               for file in (tmp_path / "named/eval/others").glob("*.json")}
     assert others.pop("step_1_of_mine") == {"step 1 of mine": final["step 1"]}
     ((model,),) = (found.values() for found in others.values())

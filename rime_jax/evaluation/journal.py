@@ -112,18 +112,26 @@ def opened(
       directory: of the journals.
       who: JSON values that tell the policy from any other.
     """
-    text = json.dumps(metrics.jsonable(
-        {"who": who, **_setting(config)}), sort_keys=True)
+    text = _text({"who": who, **_setting(config)})
     # The hosts' clocks and file systems may differ in what they say of a file.
     text = processes.gather(text)[0]
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    journal = Journal(directory / f"{digest}-{processes.index}.jsonl", f"{digest}-*.jsonl")
+    name = hashlib.sha256(text.encode()).hexdigest()[:16]
+    journal = Journal(directory / f"{name}-{processes.index}.jsonl", f"{name}-*.jsonl")
     if processes.first:  # For people: which file is whose.
-        metrics.write_atomically(directory / f"{digest}.json", text.encode())
+        metrics.write_atomically(directory / f"{name}.json", text.encode())
     try:
         yield journal
     finally:
         journal.close()
+
+
+def digest(who: Mapping[str, Any]) -> str:
+    """Of the JSON values that tell a policy from any other: hexadecimal digits."""
+    return hashlib.sha256(_text(who).encode()).hexdigest()
+
+
+def _text(values: Mapping[str, Any]) -> str:
+    return json.dumps(metrics.jsonable(values), sort_keys=True)
 
 
 # Sections that the play of a task depends on, and what of them it does not: files count by what

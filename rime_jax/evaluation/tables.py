@@ -31,13 +31,13 @@ OPTIONAL = {
 def table(found: Mapping[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
-        f"{found['setting']}; {found['streams']} held-out streams of {found['trials']} tasks; "
-        "mean [95 % interval over streams]",
+        f"{_plain(found['setting'])}; {found['streams']} held-out streams of {found['trials']} "
+        "tasks; mean [95 % interval over streams]",
         "",
     ]
     rows = {
-        **{f"**{name}**": row for name, row in found["policies"].items()},
-        **found["differences"], **found["floors"],
+        **{f"**{_plain(name)}**": row for name, row in found["policies"].items()},
+        **{_plain(name): row for name, row in found["differences"].items()}, **found["floors"],
     }
     if found["floors"]:  # Then performance is measured by it.
         rows["oracle"] = {"performance": (1.0, None, None)}
@@ -47,7 +47,7 @@ def table(found: Mapping[str, Any]) -> str:
     lines += ["| " + " | ".join([name, *(_cell(row.get(c)) for c in columns)]) + " |"
               for name, row in rows.items()]
     lines += ["", "By position: " + "; ".join(
-        f"{name} {' '.join(f'{x:.2f}' for x in row['by_position'])}"
+        f"{_plain(name)} {' '.join(f'{x:.2f}' for x in row['by_position'])}"
         for name, row in {**found["policies"], **found["floors"]}.items()
     )]
     if lost := [f"{name} {row['lost']}" for name, row in found["policies"].items() if row["lost"]]:
@@ -56,8 +56,8 @@ def table(found: Mapping[str, Any]) -> str:
     for name, row in found["policies"].items():
         if "corruption" in row:
             after = " ".join(f"{x:.2f}" for x in row["corruption"]["corrected_after"])
-            lines += ["", f"One fact made false, {name}: share that is corrected after 1, 2, … "
-                          f"tasks: {after}"]
+            lines += ["", f"One fact made false, {_plain(name)}: share that is corrected after "
+                          f"1, 2, … tasks: {after}"]
     return "\n".join(lines) + "\n"
 
 
@@ -68,25 +68,27 @@ def runs_table(found: Mapping[str, Any]) -> str:
         return form.format(cell["mean"]) + ("" if se is None or np.isnan(se) else f" ± {se:.2f}")
 
     lines = [
-        f"{found['setting']}; {len(found['instances'])} tasks in {found['runs']} orders, stateless "
-        f"baseline of {found['baseline_samples']} a task; sums over tasks of the mean over runs "
-        "± standard error (of the gain: with that of the baseline, where it has several samples)",
+        f"{_plain(found['setting'])}; {len(found['instances'])} tasks in {found['runs']} orders, "
+        f"stateless baseline of {found['baseline_samples']} a task; sums over tasks of the mean "
+        "over runs ± standard error (of the gain: with that of the baseline, where it has several "
+        "samples)",
         "", "| system | scaffold | reward | gain | stateless | same task late - early |",
         "|---|---|---|---|---|---|"]
     for name, row in found["policies"].items():
-        lines.append(f"| **{name}** | {row['scaffold']} | {pair(row['reward'], '{:.2f}')} | "
-                     f"{pair(row['gain'], '{:+.2f}')} | {pair(row['stateless'], '{:.2f}')} | "
+        lines.append(f"| **{_plain(name)}** | {row['scaffold']} | "
+                     f"{pair(row['reward'], '{:.2f}')} | {pair(row['gain'], '{:+.2f}')} | "
+                     f"{pair(row['stateless'], '{:.2f}')} | "
                      f"{pair(row['late_minus_early'], '{:+.2f}')} |")
     names = list(found["policies"])
     lines += ["", "Cumulative gain by position: " + "; ".join(
-        f"{name} " + " ".join(f"{x:+.2f}" for x in found["policies"][name]
+        f"{_plain(name)} " + " ".join(f"{x:+.2f}" for x in found["policies"][name]
                               ["cumulative_gain_by_position"]["mean"]) for name in names)]
-    lines += ["", "| task | " + " | ".join(f"{n}: reward | gain" for n in names) + " |",
+    lines += ["", "| task | " + " | ".join(f"{_plain(n)}: reward | gain" for n in names) + " |",
               "|---" * (1 + 2 * len(names)) + "|"]
     for task in found["instances"]:
         cells = [f"{found['policies'][n]['reward_by_task'][task]:.3f} | "
                  f"{found['policies'][n]['gain_by_task'][task]:+.3f}" for n in names]
-        lines.append(f"| {task} | " + " | ".join(cells) + " |")
+        lines.append(f"| {_plain(task)} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +119,7 @@ def setting(config: ml_collections.ConfigDict) -> str:
 
 def announcement(config: ml_collections.ConfigDict, policies: Sequence[str]) -> str:
     """What an evaluation is about to do."""
-    who = " and ".join(policies)
+    who = " and ".join(map(_plain, policies))
     if config.eval.protocol == "runs":
         return (f"Evaluating {who} on one stream in {config.eval.runs} orders, and stateless "
                 f"{config.eval.baseline_samples} times …")
@@ -153,6 +155,13 @@ def save(found: Mapping[str, Any], directory: pathlib.Path, name: str) -> str:
     metrics.write_atomically(directory / f"{name}.json", body.encode())
     metrics.write_atomically(directory / f"{name}.md", text.encode())
     return text
+
+
+def _plain(text: str) -> str:
+    """Text that others chose, in a cell: it ends neither the cell nor the line, and commands no
+    terminal."""
+    shown = "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return shown.replace("\\", "\\\\").replace("|", "\\|")
 
 
 def _cell(value: Any) -> str:

@@ -49,8 +49,8 @@ class TensorBoardWriter:
         self._writer.flush()
 
     def text(self, step: int, tag: str, markdown: str) -> None:
-        """A text in Markdown."""
-        self._add_tensor(step, tag, np.array([markdown.encode()], object),
+        """A text in Markdown; half a surrogate pair, which no file can hold, becomes `?`."""
+        self._add_tensor(step, tag, np.array([markdown.encode("utf-8", "replace")], object),
                          text_metadata.create_summary_metadata(tag, ""))
 
     def histogram(self, step: int, tag: str, values: Sequence[float] | np.ndarray) -> None:

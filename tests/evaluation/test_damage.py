@@ -1,6 +1,7 @@
 """Damaged and hostile files of an evaluation cost what they held, and nothing else."""
 
 import json
+import re
 
 import pytest
 
@@ -65,6 +66,31 @@ def test_damaged_results_are_named_and_not_compared(tmp_path, text):
 def test_damaged_results_are_no_other_game(tmp_path, text):
     (tmp_path / "x.json").write_text(text)
     tables.check_place(tmp_path, "x", scripted.small_config())
+
+
+HOSTILE = "a|b\n\x1b[2J</script>`\u202e\0\ud800\\|"
+
+
+@pytest.mark.parametrize("protocol", ["streams", "runs"])
+def test_names_that_others_chose_stay_in_their_cell(tmp_path, protocol):
+    pair = {"mean": 0.5, "se": None}
+    row = {"scaffold": "act_write", "by_position": [0.5], "performance": (0.5, 0, 1),
+           "reward": pair, "gain": pair, "stateless": pair, "late_minus_early": pair,
+           "cumulative_gain_by_position": {"mean": [0.5]}, "reward_by_task": {HOSTILE: 0.5},
+           "gain_by_task": {HOSTILE: 0.5}}
+    if protocol == "streams":
+        row["gain"] = row["stateless"] = (0.5, 0, 1)
+    found = {"protocol": protocol, "setting": HOSTILE, "streams": 1, "trials": 1, "runs": 1,
+             "baseline_samples": 1, "instances": [HOSTILE], "policies": {HOSTILE: row},
+             "differences": {HOSTILE: {}}, "floors": {}}
+    text = tables.save(found, tmp_path, "x")
+    assert text.replace("\n", "").isprintable() and (tmp_path / "x.md").read_text() == text
+    assert list(json.loads((tmp_path / "x.json").read_text())["policies"]) == [HOSTILE]
+    sheets = [[line for line in part.splitlines() if line.startswith("|")]
+              for part in text.split("\n\n")]
+    for sheet in sheets:  # All rows of a table have the same number of cells.
+        assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in sheet}) <= 1
+    assert any(sheets) and tables.announcement(scripted.small_config(), [HOSTILE]).isprintable()
 
 
 @pytest.mark.parametrize("seed", ["4294967296", "1e30", "-1"])
