@@ -106,6 +106,8 @@ class ChatTokens:
         return self._decode(tuple(ids))
 
     def _encode(self, text: str) -> tuple[int, ...]:
+        # Tokenizers refuse half a surrogate pair, which JSON of services and of tasks can hold.
+        text = text.encode("utf-8", "replace").decode()
         # `split_special_tokens` spares only tokens that are called special; a tag that is cut in
         # two cannot become a token.
         ids = [

@@ -6,8 +6,8 @@ import tokenizers
 import transformers
 from hypothesis import strategies as st
 
+from rime_jax.policy import characters, words
 from rime_jax.policy import chat as chat_lib
-from rime_jax.policy import words
 
 # In the manner of Qwen: one block a message, thinking dropped from the history.
 CHATML = (
@@ -256,3 +256,9 @@ def test_words_of_a_tokenizer_are_distinct_and_no_markers():
     for vocabulary in (("red", "red"), ("red", "<think>"), ("red", ".")):
         with pytest.raises(ValueError, match="occurs twice"):
             words.word_tokenizer(vocabulary)
+
+
+def test_half_a_surrogate_pair_is_encoded_as_what_stands_for_it():
+    """Services and task files can hold one in JSON; the tokenizers would refuse the whole text."""
+    chat = chat_lib.ChatTokens(characters.byte_tokenizer())
+    assert chat.text("a\ud800b\udfff") == chat.text("a?b?")

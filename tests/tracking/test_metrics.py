@@ -1,5 +1,8 @@
 import json
 import math
+import pathlib
+import subprocess
+import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -79,3 +82,37 @@ def test_a_torn_line_does_not_swallow_the_next_one(tmp_path_factory, cut):
     before = metrics.read(path)
     _written(path, [10])
     assert metrics.read(path) == [*before, {"step": 10, "loss": 5.0}]
+
+
+@pytest.mark.parametrize("failing", ["write_bytes", "replace"])
+def test_a_file_that_cannot_be_written_stays_as_it_was_and_leaves_nothing(
+        tmp_path, monkeypatch, failing):
+    file = tmp_path / "x.json"
+    metrics.write_atomically(file, b"old")
+
+    def full(self, *_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, failing, full)
+    with pytest.raises(OSError, match="No space"):
+        metrics.write_atomically(file, b"new")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.json"] and file.read_bytes() == b"old"
+
+
+def test_processes_that_write_one_file_at_once_leave_a_whole_one(tmp_path):
+    file, sizes = tmp_path / "x", (10, 1_000_000)
+    writers = [subprocess.Popen([sys.executable, "-c", (
+        "from rime_jax.tracking import metrics\n"
+        f"for _ in range(50):\n    metrics.write_atomically({str(file)!r}, b'x' * {n})")])
+        for n in sizes]
+    while any(writer.poll() is None for writer in writers):
+        assert not file.exists() or file.stat().st_size in sizes
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("line", ['{"step": true}', '{"step": -1}', f'{{"step": 1{"0" * 400}}}',
+                                  '{"step": 1.0}', "[" * 100_000, "\xff"])
+def test_a_line_without_a_step_is_as_if_torn(tmp_path, line):
+    (tmp_path / "m").write_bytes(f'{line}\n{{"step": 3}}\n'.encode("latin-1"))
+    assert metrics.read(tmp_path / "m") == [{"step": 3}]

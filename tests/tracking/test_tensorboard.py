@@ -56,6 +56,13 @@ def test_text_is_read_back(tmp_path, writer):
     assert event.tensor_proto.string_val[0].decode() == "**rot** → grün"
 
 
+def test_a_text_that_no_file_can_hold_is_written_with_what_stands_for_it(tmp_path, writer):
+    writer.text(4, "memory", "a\ud800b\0c")
+    writer.flush()
+    (event,) = _read(tmp_path).Tensors("memory")
+    assert event.tensor_proto.string_val[0].decode() == "a?b\0c"
+
+
 def test_a_histogram_counts_every_finite_number(tmp_path, writer):
     values = np.array([[0.0, 1.0], [1.0, math.nan]])
     writer.histogram(1, "advantage", values)
