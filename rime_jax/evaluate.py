@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import pathlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ import ml_collections
 from rime_jax import config as config_lib
 from rime_jax import distributed, experiment, parts
 from rime_jax.evaluation import journal, players, protocols, tables
+from rime_jax.rollout.trajectory import Status
 from rime_jax.tracking import progress, run_dir
 
 # Characters of a model's name that are kept in that of a file.
@@ -98,13 +100,16 @@ async def _evaluate(
 def _shown(
     kept: journal.Journal, built: parts.Parts, processes: distributed.Processes
 ) -> Iterator[None]:
-    """Shows how much of its share the first process has played."""
+    """Shows how much of its share the first process has played, and what had no room."""
     total = -(-protocols.tasks(built) // processes.count)
     bar = progress.Progress(total)
     rewards: list[float] = []
+    full: list[journal.Row] = []
 
     def tell(row: journal.Row) -> None:
         rewards.append(row.reward)
+        if row.status == Status.CONTEXT_LIMIT.value:
+            full.append(row)
         bar.update(min(kept.finished, total), {"reward": sum(rewards) / len(rewards)})
 
     if processes.first:
@@ -113,6 +118,10 @@ def _shown(
         yield
     finally:
         bar.close()
+        if full:
+            print(f"{len(full)} of {len(rewards)} tasks ended where their conversation was full "
+                  f"(rollout.context_tokens = {built.config.rollout.context_tokens}) and count "
+                  "with the reward that they had then", file=sys.stderr)
 
 
 def _place(

@@ -6,8 +6,10 @@ import re
 import pytest
 
 from rime_jax import config as config_lib
+from rime_jax import distributed, evaluate
 from rime_jax.evaluation import compare, journal, tables
 from tests import scripted
+from tests.evaluation import games
 
 ROW = {"condition": "c", "group": 0, "sibling": 0, "position": 0, "task": "t", "status": "solved",
        "reward": 1.0, "performance": None, "turns": 1, "memory_before": "", "memory_after": "",
@@ -91,6 +93,15 @@ def test_names_that_others_chose_stay_in_their_cell(tmp_path, protocol):
     for sheet in sheets:  # All rows of a table have the same number of cells.
         assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in sheet}) <= 1
     assert any(sheets) and tables.announcement(scripted.small_config(), [HOSTILE]).isprintable()
+
+
+def test_tasks_that_had_no_room_are_counted_aloud(capsys):
+    """A context in which no task fits would pass for a policy that solves none."""
+    made, kept = games.built(games.Reader(games.counting)), journal.Journal()
+    with evaluate._shown(kept, made, distributed.ALONE):
+        for position, status in enumerate(("solved", "context_limit", "context_limit")):
+            kept.add(journal.Row(**ROW | {"position": position, "status": status, "past": None}))
+    assert "2 of 3 tasks ended where their conversation was full" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("seed", ["4294967296", "1e30", "-1"])
