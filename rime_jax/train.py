@@ -361,7 +361,8 @@ class Trainer:
         """The rows of one policy in the final table."""
         config, place = self.config, self.directory.eval / "played"
         await self.built.sampler.publish(params, version)
-        with journal.opened(place, config, {"final": name}, self.processes) as kept:
+        who = {"final": name, **run_dir.identity(config)}
+        with journal.opened(place, config, who, self.processes) as kept:
             return {
                 protocols.row_name(name, scaffold): await protocols.play(
                     self.evaluated, config.eval.rollouts, self.stop, scaffold=scaffold,

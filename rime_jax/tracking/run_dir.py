@@ -47,6 +47,12 @@ def path_of(config: ml_collections.ConfigDict, source: str) -> pathlib.Path:
     return pathlib.Path("runs") / config.name
 
 
+def identity(config: ml_collections.ConfigDict) -> dict[str, Any]:
+    """The options that a run keeps for its whole life: a training of others is another one."""
+    return {name: config_lib.get(config, name) for name, _ in config_lib.options()
+            if not _MAY_CHANGE.fullmatch(name)}
+
+
 class RunDir:
     """Paths of one run directory, and the files that have no module of their own."""
 
@@ -127,9 +133,9 @@ class RunDir:
 
     def _check_same(self, config: ml_collections.ConfigDict) -> None:
         saved = config_lib.load(str(self.config))
-        for name, _ in config_lib.options():
-            old, new = config_lib.get(saved, name), config_lib.get(config, name)
-            if old != new and not _MAY_CHANGE.fullmatch(name):
+        for name, new in identity(config).items():
+            old = config_lib.get(saved, name)
+            if old != new:
                 raise config_lib.ConfigError(
                     f"{self.path} holds a run with {name} = {old!r}, not {new!r}; continue it with "
                     f"its own value (--set {name}={config_lib.as_text(old)}), or start another run "

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from rime_jax import config as config_lib
+from rime_jax.tracking import run_dir
 from rime_jax.tracking.run_dir import RunDir
 
 
@@ -101,3 +102,13 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
     run.create_or_resume(config_lib.default(), resume=True)
     first = run.write_samples(1, [{"a": 1}]).read_bytes()
     assert run.write_samples(1, [{"a": 1}]).read_bytes() == first
+
+
+def test_trainings_that_differ_in_a_number_are_different_ones():
+    """What a deleted run left in eval/played must not become the next one's."""
+    config = config_lib.default()
+    same, other = run_dir.identity(config), config_lib.default()
+    other.steps, other.eval.streams, other.track.samples_every = 7, 3, 0
+    assert run_dir.identity(other) == same
+    other.learner.lr *= 2
+    assert run_dir.identity(other) != same
