@@ -73,11 +73,18 @@ def read_reply(
       finished: the reply ended by itself (a stop token was sampled).
       fmt: the grammar.
       think_opened: the prompt ended inside a thinking block (see `strip_thinking`).
+
+    Raises:
+      TypeError: the grammar does not return what it must.
     """
     text, malformed = strip_thinking(reply, think_opened)
     if malformed is not None:
         return Written("", (), malformed)
-    items, grammar = fmt.parse_items(text)
+    parsed = fmt.parse_items(text)
+    if not isinstance(parsed, tuple) or len(parsed) != 2:
+        raise TypeError("MemoryFormat.parse_items must return (items, reason or None), but returned "
+                        f"{type(parsed).__name__}")
+    items, grammar = parsed
     if n_tokens > budget:
         malformed = "over_budget"
     elif not finished:

@@ -2,6 +2,7 @@
 
 import string
 import sys
+import types
 
 import pytest
 from hypothesis import example, given
@@ -270,3 +271,10 @@ def test_jaccard_known_values():
     assert memory.jaccard("ab", "bc") == 1 / 3
     assert memory.jaccard("ab", "cd") == 0
     assert memory.jaccard("", "") == 1
+
+
+@pytest.mark.parametrize("wrong", [[], None, ([], None, 3), "ab"])
+def test_a_grammar_that_forgets_the_reason_is_named(wrong):
+    grammar = types.SimpleNamespace(parse_items=lambda text: wrong)
+    with pytest.raises(TypeError, match=r"parse_items must return \(items, reason or None\)"):
+        memory.read_reply("a fact", 2, 10, True, grammar)

@@ -6,6 +6,7 @@ from typing import Any
 import ml_collections
 import numpy as np
 
+from rime_jax import config as config_lib
 from rime_jax.evaluation import tables
 from rime_jax.evaluation.heldout import Played
 
@@ -65,6 +66,9 @@ def results(
 ) -> dict[str, Any]:
     """JSON of an evaluation: rows, floors, and differences to the first policy.
 
+    Raises:
+      ConfigError: failures left nothing of a policy.
+
     Each quantity is [mean, low, high]; `by_position` holds means with memory. `units` holds what
     `evaluation.compare` pairs: the streams and, for each policy, the values of each.
 
@@ -72,6 +76,11 @@ def results(
       streams: their ids.
       clusters: as `interval`.
     """
+    for name, played in policies.items():
+        if played.lost and np.isnan(played.with_memory).all():
+            raise config_lib.ConfigError(
+                f"{name}: failures ended all rollouts before a task had a result; the log says "
+                "which. Once the cause is gone the same command plays them again")
     resamples = config.eval.bootstrap
     values = {name: statistics(played) for name, played in policies.items()}
     first, *others = values

@@ -141,6 +141,13 @@ def test_the_table_has_a_row_for_everyone_and_a_cell_for_every_column():
     assert text.startswith(tables.setting(config)) and "eased variant" in text
 
 
+def test_an_evaluation_of_which_failures_left_nothing_is_no_result():
+    gone, whole = np.full((2, 2, 3), NAN), np.zeros((2, 2, 3))
+    with pytest.raises(config_lib.ConfigError, match="step 3: failures ended all rollouts"):
+        numbers.results({"initial": played(whole), "step 3": played(gone, lost=12)}, {},
+                        small_config())
+
+
 def test_lost_rollouts_are_told_under_the_table():
     base = np.random.default_rng(2).random((6, 2, 3))
     config = small_config(eval__bootstrap=100)

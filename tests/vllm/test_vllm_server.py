@@ -2,8 +2,6 @@
 
 import asyncio
 import functools
-import time
-import urllib.request
 
 import jax
 import jax.numpy as jnp
@@ -137,37 +135,30 @@ def generation_of(generation, version):
         generation.ids, generation.logprobs, [version] * len(generation.ids), generation.finish)
 
 
-def tokens_made(server):
-    """By the server since its start."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines
-               if line.startswith("vllm:generation_tokens_total"))
-
-
 def test_tokens_of_a_request_during_a_push_follow_the_weights_of_their_versions(model, server):
     async def scenario(sampler, built):
         sampler._stop_ids = ()
-        export, before = sampler._export, tokens_made(server)
-
-        def export_and_wait(params, to):
-            """The weights are written when requests are in full progress, and loaded then."""
-            export(params, to)
-            while tokens_made(server) < before + 12:
-                time.sleep(0.01)
-
-        sampler._export = export_and_wait
         pushed = asyncio.create_task(sampler.publish({"policy": params_of(1)}, 1))
-        # So many that they take longer than the loading.
-        sessions = [sampler.open("act", [6 + i % 12, 9, 11], (i,)) for i in range(96)]
-        found = await asyncio.gather(*(turn(s, 240) for s in sessions))
-        await pushed
-        for session, (start, generation) in zip(sessions, found, strict=True):
-            assert len(generation.ids) == 240
-            check(session.ids, start, generation)
-        assert {v for _, g in found for v in g.versions} == {0, 1}
-        print("tokens before the push:", [g.versions.count(0) for _, g in found])
 
+        async def keep_asking(i):
+            """One request after another until the push is through, so that it meets one of them."""
+            own = []
+            while not pushed.done():
+                session = sampler.open("act", [6 + i, 9, 11], (i, len(own)))
+                own.append((session, await turn(session, 200)))
+            return own
+
+        for own in await asyncio.gather(*(keep_asking(i) for i in range(12))):
+            for session, (start, generation) in own:
+                assert len(generation.ids) == 200
+                check(session.ids, start, generation)
+                found.append(generation.versions)
+        await pushed
+        met = [versions.count(0) for versions in found if set(versions) == {0, 1}]
+        assert met
+        print("tokens before the push, of the requests that it met:", met)
+
+    found = []
     run(model, server, scenario)
 
 
