@@ -82,8 +82,8 @@ def read_reply(
         return Written("", (), malformed)
     parsed = fmt.parse_items(text)
     if not isinstance(parsed, tuple) or len(parsed) != 2:
-        raise TypeError("MemoryFormat.parse_items must return (items, reason or None), but returned "
-                        f"{type(parsed).__name__}")
+        raise TypeError("MemoryFormat.parse_items must return (items, reason or None), but "
+                        f"returned a {type(parsed).__name__}")
     items, grammar = parsed
     if n_tokens > budget:
         malformed = "over_budget"

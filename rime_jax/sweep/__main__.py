@@ -8,7 +8,7 @@ Everything is in OUT (runs/sweep): a run directory for each run, <name>_seed<k>,
 in logs/. Paths start at the repository. Patterns are expanded here, as a shell leaves those with
 `:` alone (zsh wants quotes). Runs that start from a branch point (model.branch_from) wait for it,
 if it is a run of the same sweep. Ctrl-C lets local runs save and end with status 75; the same
-command goes on.
+command goes on. It waits for local runs that outlived a killed sweep, or that another one trains.
 """
 
 import argparse

@@ -202,11 +202,10 @@ def test_results_of_another_game_are_in_the_way(there, refused, tmp_path):
 
 
 def test_results_are_saved_as_json_and_markdown(tmp_path):
-    base = np.full((2, 1, 2), NAN)
-    found = numbers.results({"initial": played(base, lost=4)}, {},
+    nothing_has_a_scale = np.full((2, 1, 2), NAN)
+    found = numbers.results({"initial": played(nothing_has_a_scale)}, {},
                             small_config(eval__bootstrap=100))
     text = tables.save(found, tmp_path, "mine")
     saved = json.loads((tmp_path / "mine.json").read_text())
     assert saved["policies"]["initial"]["performance"] == [None] * 3
-    assert saved["policies"]["initial"]["lost"] == 4
     assert (tmp_path / "mine.md").read_text() == tables.table(found) == text
