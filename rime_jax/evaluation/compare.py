@@ -19,7 +19,7 @@ import numpy as np
 from rime_jax import config as config_lib
 from rime_jax import experiment
 from rime_jax.evaluation.numbers import interval
-from rime_jax.report.values import is_number
+from rime_jax.tracking.values import is_number
 
 _RESAMPLES = 10_000
 

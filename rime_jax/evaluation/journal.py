@@ -18,11 +18,11 @@ import ml_collections
 
 import rime_jax
 from rime_jax import distributed, streams
-from rime_jax.report.values import is_number
 from rime_jax.rollout.context import Carried, GivenMemory, Place
 from rime_jax.rollout.history import Past
 from rime_jax.rollout.trajectory import TaskRecord
 from rime_jax.tracking import metrics
+from rime_jax.tracking.values import is_number
 
 
 @dataclasses.dataclass(frozen=True)

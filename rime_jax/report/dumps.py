@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from rime_jax.report.values import is_number
+from rime_jax.tracking.values import is_number
 
 Row = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rime_jax.report.runs import Run
-from rime_jax.report.values import is_number
+from rime_jax.tracking.values import is_number
 
 # Quantities of metrics.jsonl, for policies that no file of eval/ knows.
 _QUICK = ("performance", "stateless", "gain", "improvement", "true_memory", "correct_facts")

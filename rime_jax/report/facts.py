@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rime_jax.report.runs import Run
-from rime_jax.report.values import is_number
+from rime_jax.tracking.values import is_number
 
 # Options in which runs of one experiment may differ.
 _INCIDENTAL = re.compile(r"name|seed|run_dir|resume|track\..*|judge\.(urls|cache_dir|concurrency)")

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rime_jax.report import dumps as dumps_lib
-from rime_jax.report.values import is_number
 from rime_jax.tracking import metrics
 from rime_jax.tracking.run_dir import RunDir
+from rime_jax.tracking.values import is_number
 
 
 class ReportError(ValueError):

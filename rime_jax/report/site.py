@@ -24,8 +24,8 @@ from rime_jax.report import (
     tables,
 )
 from rime_jax.report.runs import ReportError, Run
-from rime_jax.report.values import is_number
 from rime_jax.tracking import metrics
+from rime_jax.tracking.values import is_number
 
 # Of the rollouts; with plotly.js and the pages a report stays below 30 MB.
 _ROLLOUT_BYTES = 23_000_000

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rime_jax.report.dumps import Row
-from rime_jax.report.values import is_number
+from rime_jax.tracking.values import is_number
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,8 +13,8 @@ import ml_collections
 
 from rime_jax import config as config_lib
 from rime_jax import experiment
-from rime_jax.report.values import is_number
 from rime_jax.tracking import metrics, run_dir
+from rime_jax.tracking.values import is_number
 
 # Enough of the end of metrics.jsonl for its last lines.
 _TAIL_BYTES = 1 << 17

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from rime_jax.report import runs, site, tables, values
+from rime_jax.report import runs, site, tables
+from rime_jax.tracking import values
 from tests.report.made import row, write_run
 
 
