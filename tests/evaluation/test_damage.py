@@ -76,7 +76,7 @@ HOSTILE = "a|b\n\x1b[2J</script>`\u202e\0\ud800\\|"
 @pytest.mark.parametrize("protocol", ["streams", "runs"])
 def test_names_that_others_chose_stay_in_their_cell(tmp_path, protocol):
     pair = {"mean": 0.5, "se": None}
-    row = {"scaffold": "act_write", "by_position": [0.5], "performance": (0.5, 0, 1),
+    row = {"scaffold": "act_write", "lost": 0, "by_position": [0.5], "performance": (0.5, 0, 1),
            "reward": pair, "gain": pair, "stateless": pair, "late_minus_early": pair,
            "cumulative_gain_by_position": {"mean": [0.5]}, "reward_by_task": {HOSTILE: 0.5},
            "gain_by_task": {HOSTILE: 0.5}}

@@ -141,16 +141,17 @@ def test_tokens_of_a_request_during_a_push_follow_the_weights_of_their_versions(
         pushed = asyncio.create_task(sampler.publish({"policy": params_of(1)}, 1))
 
         async def keep_asking(i):
-            """One request after another until the push is through, so that it meets one of them."""
+            """One request after another until the push is through, so that it meets some: with so
+            many at a time they are long."""
             own = []
             while not pushed.done():
-                session = sampler.open("act", [6 + i, 9, 11], (i, len(own)))
-                own.append((session, await turn(session, 200)))
+                session = sampler.open("act", [6 + i % 12, 9, 11], (i, len(own)))
+                own.append((session, await turn(session, 240)))
             return own
 
-        for own in await asyncio.gather(*(keep_asking(i) for i in range(12))):
+        for own in await asyncio.gather(*(keep_asking(i) for i in range(96))):
             for session, (start, generation) in own:
-                assert len(generation.ids) == 200
+                assert len(generation.ids) == 240
                 check(session.ids, start, generation)
                 found.append(generation.versions)
         await pushed
