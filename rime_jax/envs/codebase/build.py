@@ -23,6 +23,7 @@ from typing import Any
 from rime_jax.envs.codebase import (
     backends,
     bugs,
+    loaders,
     published,
     sandbox,
     sources,
@@ -256,8 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rime_jax.envs.codebase.build", description=__doc__.split("\n\n")[0])
     parser.add_argument("--out", type=pathlib.Path, required=True, help="the directory")
-    parser.add_argument("--libraries", type=pathlib.Path, default=published.DIRECTORY,
-                        help="a directory with libraries.json (default: the shipped one)")
+    parser.add_argument("--libraries", type=pathlib.Path,
+                        default=published.DIRECTORY / published.LIBRARIES,
+                        help="JSON list of libraries (default: those of the shipped set)")
     parser.add_argument("--sandbox", choices=backends.NAMES, default="auto",
                         help="where tests run (default: auto)")
     for field in dataclasses.fields(Options)[1:]:
@@ -268,20 +270,23 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = vars(_parser().parse_args(argv))
-    libraries = published.libraries(arguments.pop("libraries"))
-    where = arguments.pop("sandbox")
+    file, where = arguments.pop("libraries"), arguments.pop("sandbox")
     options = Options(**arguments)
-    bar = progress.Progress(options.per_library * len(libraries))
     try:
+        libraries = loaders.load_libraries(file)
+        bar = progress.Progress(options.per_library * len(libraries))
         box = backends.make(where, sandbox.Limits())
         try:
             rows, failed = build(libraries, box, options, bar)
         finally:
             bar.close()
             box.close()
-    except (BuildError, sandbox.SandboxError) as error:
+    except (ValueError, sandbox.SandboxError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted; the same command goes on where it was.", file=sys.stderr)
+        return 130
     for name, why in failed.items():
         print(f"{name} gave no tasks: {why}", file=sys.stderr)
     print(f"{len(rows)} tasks of {len({row['repo'] for row in rows})} libraries in "

@@ -1,4 +1,7 @@
-"""Tasks and libraries from files: rows of SWE-smith or of Continual Learning Bench."""
+"""Tasks and libraries from files: rows of SWE-smith or of Continual Learning Bench.
+
+A set that `build` made leaves PASS_TO_PASS out: a line before holds its library's `tests`.
+"""
 
 import gzip
 import json
@@ -9,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rime_jax import streams as streams_lib
-from rime_jax.envs.codebase import sources, streams
+from rime_jax.envs.codebase import sources, streams, validation
 from rime_jax.envs.codebase import tasks as tasks_lib
 
 _OPENERS: Mapping[str, Callable] = {".gz": gzip.open, ".xz": lzma.open}
@@ -22,7 +25,7 @@ def load_tasks(path: pathlib.Path) -> list[tasks_lib.CodeTask]:
       RowError: a row is none of the two schemas, or an id stands twice; the message names it.
     """
     found: dict[str, tasks_lib.CodeTask] = {}
-    for number, row in enumerate(_rows(path), start=1):
+    for number, row in _completed(path):
         try:
             task = task_of(row)
         except tasks_lib.RowError as error:
@@ -31,6 +34,15 @@ def load_tasks(path: pathlib.Path) -> list[tasks_lib.CodeTask]:
             raise tasks_lib.RowError(f"{path}, row {number}: {task.instance_id} stands there twice")
         found[task.instance_id] = task
     return list(found.values())
+
+
+def load_rows(path: pathlib.Path) -> list[Mapping[str, Any]]:
+    """The rows of a file that are tasks, with PASS_TO_PASS.
+
+    Raises:
+      RowError: the file cannot be read.
+    """
+    return [row for _, row in _completed(path)]
 
 
 def task_of(row: Mapping[str, Any]) -> tasks_lib.CodeTask:
@@ -101,6 +113,19 @@ def load_libraries(path: pathlib.Path) -> dict[str, sources.Library]:
             raise sources.SourceError(f"{path}: {library.name} stands there twice")
         found[library.name] = library
     return found
+
+
+def _completed(path: pathlib.Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Tasks with the numbers of their rows; those of a built set get their PASS_TO_PASS."""
+    suites: dict[str, tuple[str, ...]] = {}
+    for number, row in enumerate(_rows(path), start=1):
+        if "tests" in row and "instance_id" not in row:
+            suites[str(row.get("repo"))] = tasks_lib.test_ids(row, "tests")
+            continue
+        if "PASS_TO_PASS" not in row and (suite := suites.get(str(row.get("repo")))):
+            passing = validation.passing(suite, tasks_lib.test_ids(row, "FAIL_TO_PASS"))
+            row = {**row, "PASS_TO_PASS": list(passing)}
+        yield number, row
 
 
 def _rows(path: pathlib.Path) -> Iterator[Mapping[str, Any]]:

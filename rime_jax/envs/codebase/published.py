@@ -16,7 +16,7 @@ from rime_jax.envs.codebase import loaders, sources, validation
 from rime_jax.envs.codebase import tasks as tasks_lib
 
 DIRECTORY = pathlib.Path(__file__).parents[2] / "assets" / "codebase-v1"
-_LIBRARIES, _TASKS = "libraries.json", "tasks.jsonl.xz"
+LIBRARIES, TASKS = "libraries.json", "tasks.jsonl.xz"
 
 
 def load(
@@ -63,30 +63,20 @@ def libraries(directory: pathlib.Path = DIRECTORY) -> dict[str, sources.Library]
     Raises:
       SourceError: an entry is no library, or the directory holds none.
     """
-    return loaders.load_libraries(directory / _LIBRARIES)
+    return loaders.load_libraries(directory / LIBRARIES)
 
 
-def rows(directory: pathlib.Path = DIRECTORY) -> list[dict[str, Any]]:
+def rows(directory: pathlib.Path = DIRECTORY) -> list[Mapping[str, Any]]:
     """The tasks of a set as SWE-smith's rows; beside its fields those of `build.row`.
 
     Raises:
       RowError: the file is damaged, or the directory holds none.
     """
-    file = directory / _TASKS
-    suites, found = {}, []
     try:
-        with lzma.open(file, "rt", encoding="utf-8") as lines:
-            for value in map(json.loads, lines):
-                if "tests" in value:
-                    suites[value["repo"]] = tuple(value["tests"])
-                else:
-                    passing = validation.passing(suites[value["repo"]],
-                                                 tuple(value["FAIL_TO_PASS"]))
-                    found.append(value | {"PASS_TO_PASS": list(passing)})
-    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError) as error:
-        raise tasks_lib.RowError(f"{file} cannot be read as a task set: {error}; make it with "
-                                 "python -m rime_jax.envs.codebase.build") from error
-    return found
+        return loaders.load_rows(directory / TASKS)
+    except tasks_lib.RowError as error:
+        raise tasks_lib.RowError(
+            f"{error}; make it with python -m rime_jax.envs.codebase.build") from error
 
 
 def write(
@@ -106,8 +96,8 @@ def write(
     lines = [{"repo": name, "tests": validation.useful(suite)} for name, suite in suites.items()]
     lines += [{k: v for k, v in row.items() if k != "PASS_TO_PASS"} for row in rows]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-    for name, data in ((_LIBRARIES, (json.dumps(listed, indent=2) + "\n").encode()),
-                       (_TASKS, lzma.compress(text.encode(), preset=9))):
+    for name, data in ((LIBRARIES, (json.dumps(listed, indent=2) + "\n").encode()),
+                       (TASKS, lzma.compress(text.encode(), preset=9))):
         new = directory / f"{name}.new"
         new.write_bytes(data)
         new.replace(directory / name)

@@ -65,8 +65,8 @@ def from_swe_smith(row: Mapping[str, Any]) -> CodeTask:
         source=_text(row, "repo"),
         setup_patch=_text(row, "patch"),
         gold_patch="",
-        fail_to_pass=_tests(row, "FAIL_TO_PASS"),
-        pass_to_pass=_tests(row, "PASS_TO_PASS"),
+        fail_to_pass=test_ids(row, "FAIL_TO_PASS"),
+        pass_to_pass=test_ids(row, "PASS_TO_PASS"),
         statement=_text(row, "problem_statement"),
         strategy="pr" if strategy.startswith("pr_") else strategy,
     )
@@ -85,13 +85,31 @@ def from_benchmark(row: Mapping[str, Any]) -> CodeTask:
         source=f"{_text(row, 'repo')}@{_text(row, 'base_commit')}",
         setup_patch=test_patch,
         gold_patch=_text(row, "patch"),
-        fail_to_pass=_tests(row, "FAIL_TO_PASS"),
-        pass_to_pass=_tests(row, "PASS_TO_PASS"),
+        fail_to_pass=test_ids(row, "FAIL_TO_PASS"),
+        pass_to_pass=test_ids(row, "PASS_TO_PASS"),
         statement=_text(row, "problem_statement"),
         test_paths=_paths(test_patch),
         timeout_s=_seconds(row, "test_timeout", 300),
         strategy="pr",
     )
+
+
+def test_ids(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    """A row's list of tests.
+
+    Raises:
+      RowError: it is none.
+    """
+    value = row.get(name)
+    if isinstance(value, str):  # SWE-bench's form: a list inside of a string.
+        try:
+            value = json.loads(value)
+        except ValueError:
+            pass
+    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+        raise RowError(f"{row.get('instance_id', 'a row')}: {name} must be a list of test ids, not "
+                       f"{value!r:.80}")
+    return tuple(value)
 
 
 def _paths(patch: str) -> tuple[str, ...]:
@@ -112,19 +130,6 @@ def _text(row: Mapping[str, Any], name: str) -> str:
         raise RowError(f"{row.get('instance_id', 'a row')}: {name} = {value!r} is no text; the "
                        "schema is that of SWE-smith or Continual Learning Bench")
     return value
-
-
-def _tests(row: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = row.get(name)
-    if isinstance(value, str):  # SWE-bench's form: a list inside of a string.
-        try:
-            value = json.loads(value)
-        except ValueError:
-            pass
-    if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise RowError(f"{row.get('instance_id', 'a row')}: {name} must be a list of test ids, not "
-                       f"{value!r:.80}")
-    return tuple(value)
 
 
 def _seconds(row: Mapping[str, Any], name: str, otherwise: float) -> float:

@@ -126,6 +126,27 @@ def test_what_is_read_is_what_was_built(built):
     assert list(published.libraries(options.out / "set")) == ["shop"]
 
 
+def test_a_built_set_is_read_like_any_file_of_tasks(built):
+    options, rows = built
+    files = options.out / "set" / "tasks.jsonl.xz", options.out / "set" / "libraries.json"
+    own, known = published.load(*map(str, files))
+    assert own == published.tasks(options.out / "set")
+    assert [task.pass_to_pass for task in own] == [tuple(row["PASS_TO_PASS"]) for row in rows]
+    published.check_listed(own, known)
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    (None, "cannot be read as a JSON list"), ("{}", "must hold a JSON list"),
+    ('[{"name": "x"}]', "describes no library")])
+def test_a_file_of_libraries_that_is_none_ends_in_one_line(tmp_path, capsys, text, why):
+    file = tmp_path / "own.json"
+    if text is not None:
+        file.write_text(text)
+    assert build.main([f"--out={tmp_path}/out", f"--libraries={file}"]) == 1
+    told = capsys.readouterr().err
+    assert told.startswith("error: ") and told.count("\n") == 1 and why in told
+
+
 def test_built_tasks_are_valid(built, box, tmp_path):
     options, rows = built
     store = trees.TreeStore(options.out / "work", [], libraries())
