@@ -110,4 +110,12 @@ def _make_stream(
 ) -> Callable[[int, np.random.Generator], streams_lib.Stream]:
     hidden = held_out(tasks, fraction)
     own = [task for task in tasks if (task.repository in hidden) == (split == "heldout")]
-    return streams.make_streams(streams.plan(map(streams.entry, own), shape, _SPLIT_SEED, rates))
+    try:
+        return streams.make_streams(
+            streams.plan(map(streams.entry, own), shape, _SPLIT_SEED, rates))
+    except ValueError as error:
+        raise ValueError(
+            f"no stream for {'evaluation' if split == 'heldout' else 'training'}: {error}; "
+            f"evaluation alone sees {', '.join(sorted(hidden))} (env.heldout_fraction, at least "
+            "two repositories), training all others: bring tasks of more repositories, or make "
+            "env.segments shorter") from error

@@ -66,12 +66,12 @@ def check_serves(config: ml_collections.ConfigDict) -> None:
 def _served(url: str, model: str) -> str | None:
     """What stands in the way of asking `model` at a server; None: nothing that can be seen."""
     key = os.environ.get(client.API_KEY_VARIABLE)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    base = url.rstrip("/")
     try:
-        answer = httpx2.get(
-            f"{url.rstrip('/')}/models", timeout=_CHECK_S,
-            headers={"Authorization": f"Bearer {key}"} if key else {})
+        answer = httpx2.get(f"{base}/models", timeout=_CHECK_S, headers=headers)
         if answer.status_code in (404, 405):
-            return None  # A server need not have this list.
+            return _answers(base, headers)  # A server need not have this list.
         if answer.status_code != 200:
             return f"HTTP {answer.status_code}"
         names = [entry["id"] for entry in answer.json()["data"]]
@@ -80,3 +80,13 @@ def _served(url: str, model: str) -> str | None:
     except (ValueError, LookupError, TypeError):
         return "its list of models cannot be read"
     return None if model in names else f"serves {', '.join(map(str, names[:5]))}, not {model}"
+
+
+def _answers(base: str, headers: dict[str, str]) -> str | None:
+    """What `_served` says of a server without a list of models."""
+    # Without a model and messages it is refused at once, and costs nothing.
+    answer = httpx2.post(f"{base}/chat/completions", json={}, timeout=_CHECK_S, headers=headers)
+    if answer.status_code not in (404, 405):
+        return None
+    return (f"HTTP {answer.status_code} for {base}/chat/completions; the base of most servers ends "
+            "in /v1")

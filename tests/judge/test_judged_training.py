@@ -111,6 +111,20 @@ def test_a_server_of_another_model_is_named(served):
         judges.check_serves(config)
 
 
+def test_a_base_without_its_v1_does_not_start_a_training(served):
+    config = scripted.small_config(
+        judge__kind="server", judge__urls=(served["judge.urls"].removesuffix("/v1"),),
+        judge__model="lexical")
+    with pytest.raises(config_lib.ConfigError, match="HTTP 404 for .*ends in /v1"):
+        judges.check_serves(config)
+
+
+def test_a_server_without_a_list_of_models_is_asked_all_the_same():
+    with stub_in_thread(lambda _: "no_text") as stub:
+        judges.check_serves(scripted.small_config(
+            judge__kind="server", judge__urls=(stub.url,), judge__model="m"))
+
+
 @pytest.mark.parametrize("values, named", [
     ({"judge__model": ""}, "judge.model"),
     ({"judge__urls": ("127.0.0.1:8100",)}, "judge.urls"),
