@@ -184,6 +184,10 @@ def test_a_configuration_makes_the_domain(tmp_path, box):
                    ("train", "heldout"))
     assert set(train.info["repositories"]).isdisjoint(held.info["repositories"])
     assert [t.segment for t in train.tasks] == [0] * 6 + [1] * 6
+    two = [row for row in rows if row["repo"] in held.info["repositories"]]
+    pathlib.Path(options.env.tasks_file).write_text("\n".join(map(json.dumps, two)))
+    with pytest.raises(ValueError, match="no stream for training.*evaluation alone sees"):
+        domain_codebase.make(options).make_stream("train")
     rows[0]["repo"] = "jd__tenacity.0d40e76f"
     pathlib.Path(options.env.tasks_file).write_text("\n".join(map(json.dumps, rows)))
     with pytest.raises(ValueError, match="for evaluation only"):
