@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import hashlib
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -50,12 +51,29 @@ def library(row: Mapping) -> Library:
     """From a JSON object with the fields of `Library`.
 
     Raises:
-      SourceError: a field is unknown or missing.
+      SourceError: a field is unknown, missing or of another type, or leads out of the cache.
     """
+    def wrong(why: object) -> SourceError:
+        return SourceError(f"{dict(row)!r:.200} describes no library: {why}")
+
+    requirements = row.get("requirements", [])
+    if not isinstance(requirements, (list, tuple)) or not all(
+            isinstance(text, str) for text in requirements):
+        raise wrong("requirements must be a list of texts")
     try:
-        return Library(**{k: tuple(v) if k == "requirements" else v for k, v in row.items()})
+        made = Library(**{**row, "requirements": tuple(requirements)})
     except TypeError as error:
-        raise SourceError(f"{dict(row)!r:.200} describes no library: {error}") from error
+        raise wrong(error) from error
+    for field in dataclasses.fields(Library):
+        if field.name != "requirements" and not isinstance(getattr(made, field.name), str):
+            raise wrong(f"{field.name} must be a text")
+    if set(made.name.split("/")) & {"", ".", ".."} or "\0" in made.name:
+        raise wrong("name is the place of its files, and must be a relative path without '..'")
+    if made.root.startswith("/") or ".." in made.root.split("/"):
+        raise wrong("root must be a folder of the repository")
+    if made.url.startswith("pypi:") and not re.fullmatch(r"pypi:[\w.-]+==[\w.+!-]+", made.url):
+        raise wrong("write url as pypi:NAME==VERSION")
+    return made
 
 
 def fetch(library: Library, cache: pathlib.Path) -> pathlib.Path:
@@ -144,10 +162,10 @@ def _from_index(library: Library, place: pathlib.Path) -> None:
 
 def _from_git(url: str, place: pathlib.Path) -> None:
     where, _, commit = url.rpartition("@")
-    if not where:
+    if not where or commit.startswith("-"):
         raise SourceError(f"{url!r} names no commit; write it as URL@COMMIT")
     with tempfile.TemporaryDirectory() as folder:
-        call(["git", "clone", "--quiet", "--no-checkout", where, f"{folder}/clone"],
+        call(["git", "clone", "--quiet", "--no-checkout", "--", where, f"{folder}/clone"],
              f"cloning {where}", remedy=NETWORK)
         call(["git", "-C", f"{folder}/clone", "archive", "-o", f"{folder}/files.tar", commit],
              f"reading commit {commit} of {where}")

@@ -190,3 +190,31 @@ def test_a_file_of_no_libraries_is_refused(tmp_path, body):
         loaders.load_libraries(file)
     with pytest.raises(sources.SourceError, match="cannot be read"):
         loaders.load_libraries(tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize(("changed", "why"), [
+    ({"url": 2}, "url must be a text"),
+    ({"name": 2}, "name must be a text"),
+    ({"requirements": "pytest"}, "list of texts"),
+    ({"requirements": [1]}, "list of texts"),
+    ({"requirements": None}, "list of texts"),
+    ({"name": "../../elsewhere"}, "relative path"),
+    ({"name": "/elsewhere"}, "relative path"),
+    ({"name": ""}, "relative path"),
+    ({"root": "src/../.."}, "folder of the repository"),
+    ({"url": "pypi:x"}, "NAME==VERSION"),
+    ({"url": "pypi:-r==1 /f"}, "NAME==VERSION"),
+    ({"colour": "red"}, "colour"),
+])
+def test_a_library_that_is_none_or_leads_out_of_the_cache_is_refused(tmp_path, changed, why):
+    file = tmp_path / "libraries.json"
+    file.write_text(json.dumps([{"name": "owner/x@0", "url": "https://host/x@0"} | changed]))
+    with pytest.raises(sources.SourceError, match=f"describes no library.*{why}"):
+        loaders.load_libraries(file)
+
+
+def test_an_address_that_begins_like_an_option_is_none_to_git(tmp_path):
+    with pytest.raises(sources.SourceError, match="cloning --version failed.*does not exist"):
+        sources.fetch(sources.Library("x", "--version@0"), tmp_path)
+    with pytest.raises(sources.SourceError, match="names no commit"):
+        sources.fetch(sources.Library("x", "/a@--output=b"), tmp_path)
