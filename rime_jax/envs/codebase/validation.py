@@ -1,5 +1,6 @@
 """Whether a task is one: its tests fail with the bug and pass with the repair, by running them."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -57,7 +58,8 @@ def measure(box: sandbox.Sandbox, base: sandbox.Base) -> Suite:
     def passing(ids: tuple[str, ...] = ()) -> grading.TestRun:
         run = grading.run_tests(box, base, ids, TIMEOUT_S)
         if not run.complete:
-            raise ValidationError(f"the tests do not run to their end: {run.output[-600:]}")
+            raise ValidationError(f"the tests do not run to their end within {TIMEOUT_S:g} s: "
+                                  f"{run.output[-600:]}")
         return run
 
     first, second = passing(), passing()
@@ -135,7 +137,8 @@ def validate(
     """
     content = json.dumps([dataclasses.asdict(task), _grader()], sort_keys=True)
     file = cache / "verdicts" / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
-    if file.exists():
+    # A file that a crash of the machine left damaged is as if absent.
+    with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
         return Verdict(json.loads(file.read_text())["reason"])
     verdict = Verdict(_reason(task, store.prepare(task), box))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -180,18 +183,19 @@ def _reason(task: CodeTask, base: sandbox.Base, box: sandbox.Sandbox) -> str:
         # Tests that the bug keeps from being found cannot be named.
         before = grading.run_tests(box, base, (), task.timeout_s)
     if not before.complete:
-        return "the tests do not run in the task's own tree"
+        return ("the tests do not run to their end in the task's own tree within "
+                f"{task.timeout_s:g} s")
     good = [test for test in task.fail_to_pass if before.passed.get(test)]
     if good:
-        return f"{len(good)} of FAIL_TO_PASS pass without a repair, as {good[0]}"
+        return f"{len(good)} of FAIL_TO_PASS pass without a repair, as {good[0]!r}"
     bad = [test for test in task.pass_to_pass if not before.passed.get(test)]
     if bad:
-        return f"{len(bad)} of PASS_TO_PASS fail without a repair, as {bad[0]}"
+        return f"{len(bad)} of PASS_TO_PASS fail without a repair, as {bad[0]!r}"
     after = grading.grade(box, base, task.fail_to_pass, task.pass_to_pass, task.timeout_s,
                           gold_patch(task, base, box))
     if not after.complete:
-        return "the tests do not run with the repair"
+        return f"the tests do not run with the repair to their end within {task.timeout_s:g} s"
     bad = [test for test, good in after.passed.items() if not good]
     if bad:
-        return f"{len(bad)} tests fail with the repair, as {bad[0]}"
+        return f"{len(bad)} tests fail with the repair, as {bad[0]!r}"
     return "" if after.solved else "its tests pass when they are made to fail"

@@ -168,6 +168,17 @@ def test_a_task_whose_tests_do_not_tell_is_refused(box, store, task, tmp_path, f
     assert reason in validation.validate(wrong, store, box, tmp_path).reason
 
 
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{}", "\0\0"])
+def test_a_damaged_verdict_is_as_if_absent(store, task, tmp_path, monkeypatch, damage):
+    monkeypatch.setattr(validation, "_reason", lambda *_: "found anew")
+    assert validation.validate(task, store, None, tmp_path).reason == "found anew"
+    (file,) = (tmp_path / "verdicts").iterdir()
+    whole = file.read_text()
+    file.write_text(damage)
+    assert validation.validate(task, store, None, tmp_path).reason == "found anew"
+    assert file.read_text() == whole
+
+
 def test_the_gold_patch_undoes_the_bug_but_no_test(box, store, task):
     tests = store.base("shop").tree / "tests" / "test_shop.py"
     both = BUG + bugs.patch("tests/test_shop.py", tests.read_text(),
