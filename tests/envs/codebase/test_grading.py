@@ -183,9 +183,9 @@ while frame is not None:
 }
 
 
-# Whatever else notices them.
-FOUND_BY_CANARIES = {
-    "patches_pytest_during_the_test_alone", "finds_the_outcomes", "answers_in_place_of_pytest"}
+# Whatever else notices them. (What finds the outcomes is never solved, but which of the checks
+# notices it depends on the draw.)
+FOUND_BY_CANARIES = {"patches_pytest_during_the_test_alone", "answers_in_place_of_pytest"}
 
 
 @pytest.mark.parametrize("name", FORGERIES)
