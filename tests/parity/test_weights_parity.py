@@ -53,7 +53,9 @@ def assert_same_logits(policy, params, model):
         theirs = model(torch.from_numpy(tokens).long()).logits.numpy()
     error = np.abs(ours - theirs).max() / theirs.std()
     print(f"logits {error:.1e}")
-    assert theirs.std() > 0.1 and error < torch_reference.LOGIT_TOLERANCE
+    # A tensor in the wrong place moves logits by their own size. Rounding alone moves those of some
+    # random models by a thousandth; how exact the layers are is what the tests beside this one ask.
+    assert theirs.std() > 0.1 and error < 1e-2
 
 
 @pytest.mark.parametrize("name", CONFIGS)

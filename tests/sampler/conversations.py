@@ -25,6 +25,9 @@ class Model:
 
     policy: Any
     context: int = CONTEXT
+    # Of log-probabilities, float32. The recurrence of delta layers is normed behind its sums, which
+    # chunks of other lengths round otherwise: 1.3e-4 in the worst schedule seen.
+    tolerance: float = 1e-4
 
     @functools.cache  # noqa: B019 (three of them, for the whole session)
     def params_of(self, version):
@@ -57,7 +60,7 @@ QWEN3 = Model(qwen3.Qwen3(qwen3.Qwen3Config(num_hidden_layers=2, **_SIZES)))
 LLAMA = Model(qwen3.Qwen3(qwen3.Qwen3Config(num_hidden_layers=2, qk_norm=False, **_SIZES)), 136)
 QWEN3_5 = Model(qwen3_5.Qwen3_5(qwen3_5.Qwen3_5Config(
     num_hidden_layers=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
-    linear_value_head_dim=8, **_SIZES)))
+    linear_value_head_dim=8, **_SIZES)), tolerance=2e-4)
 params_of, forward_logprobs = QWEN3.params_of, QWEN3.forward_logprobs
 
 
@@ -111,9 +114,9 @@ def check(turn, model=QWEN3):
                 zip(g.ids, g.logprobs, g.versions, strict=True)):
             if made_by == version:
                 of_all = logprobs[turn.start + i - 1]
-                assert abs(of_all[token] - reported) < 1e-4
+                assert abs(of_all[token] - reported) < model.tolerance
                 if turn.temperature == 0:
-                    assert of_all[token] > of_all.max() - 1e-4
+                    assert of_all[token] > of_all.max() - model.tolerance
     assert not set(g.ids[:-1]) & set(STOP_IDS)
     if g.ids and g.ids[-1] in STOP_IDS:
         assert g.finish == "stop"
