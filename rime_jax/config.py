@@ -7,6 +7,7 @@ names the wrong field, what it allows and what to do.
 
 import difflib
 import json
+import logging
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,6 +17,8 @@ import ml_collections
 from rime_jax import config_rules
 from rime_jax import options as option_lib
 from rime_jax.options import ConfigError, Option
+
+_log = logging.getLogger(__name__)
 
 # The samplers seed with words of 32 bits: beyond, two seeds would be one.
 SEEDS = 1 << 32
@@ -390,8 +393,11 @@ def _assign(config: ml_collections.ConfigDict, name: str, value: Any, option: Op
 def load(path: str) -> ml_collections.ConfigDict:
     """A resolved configuration (config.json of a run directory) as saved by `dump`.
 
+    An option that is newer than the file takes its default, which is how the run was made: a new
+    option's default changes nothing. The log names it.
+
     Raises:
-      ConfigError: the file has an option that does not exist, or lacks one.
+      ConfigError: the file cannot be read, or has an option that does not exist.
     """
     try:
         with open(path) as f:
@@ -406,11 +412,11 @@ def load(path: str) -> ml_collections.ConfigDict:
     for name in flat:
         if name not in known:
             raise ConfigError(f"{path}: unknown option {name!r}.{_suggest(name, known)}")
+    if newer := [f"{name}={option.default!r}" for name, option in known.items()
+                 if name not in flat]:
+        _log.warning("%s lacks options, which take their defaults: %s", path, ", ".join(newer))
     for name, option in known.items():
-        if name not in flat:
-            raise ConfigError(f"{path}: option {name!r} is missing; add it (default: "
-                              f"{option.default!r})")
-        value = flat[name]
+        value = flat.get(name, option.default)
         try:
             _assign(config, name, tuple(value) if isinstance(value, list) else value, option)
         except ConfigError as error:

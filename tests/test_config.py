@@ -176,12 +176,15 @@ def test_a_file_with_an_unknown_option_is_refused(tmp_path):
         config_lib.load(str(tmp_path / "c.json"))
 
 
-def test_a_file_that_lacks_an_option_is_refused(tmp_path):
+def test_options_newer_than_a_file_take_their_defaults_and_are_named(tmp_path, caplog):
     tree = json.loads(config_lib.dump(config_lib.default()))
-    del tree["learner"]["lr"]
+    tree["learner"]["clip_low"] = 0.125
+    del tree["learner"]["lr"], tree["reward"]
     (tmp_path / "c.json").write_text(json.dumps(tree))
-    with pytest.raises(config_lib.ConfigError, match=r"'learner.lr' is missing; add it.*0.0004"):
-        config_lib.load(str(tmp_path / "c.json"))
+    loaded = config_lib.load(str(tmp_path / "c.json"))
+    assert (loaded.learner.clip_low, loaded.learner.lr) == (0.125, 4e-4)
+    assert loaded.reward == config_lib.default().reward
+    assert "learner.lr=0.0004" in caplog.text and "reward.horizon=3" in caplog.text
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"steps": "many"}'])
