@@ -273,6 +273,9 @@ def start(
         wrong.
     """
     if coordinator != "auto":
+        if count is None or index is None:
+            raise ProcessError(f"--coordinator {coordinator}: --processes N and --process I too, "
+                               "or write auto")
         _check_numbers(coordinator, count, index)
         print(f"Process {index} of {count} joins {coordinator}; all have {wait_s} s to come, each "
               f"with a number of its own (--process 0 to {count - 1}).", flush=True)

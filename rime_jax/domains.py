@@ -58,6 +58,9 @@ def _own(name: str) -> Callable[[ml_collections.ConfigDict], Domain]:
 def _alchemy(config: ml_collections.ConfigDict) -> Domain:
     rules = alchemy_rules(config.env)
     compact = config.env.form == "compact"
+    form: alchemy_env.TextForm
+    wording: prompts.Prompts
+    memory_format: memory.MemoryFormat
     if compact:
         form, wording = text_compact.CompactForm(), prompts.CompactPrompts()
         memory_format = memory.CompactMemory()

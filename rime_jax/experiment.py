@@ -137,6 +137,7 @@ def _run(path: pathlib.Path, size: str | None) -> ml_collections.ConfigDict:
         raise config_lib.ConfigError(f"--config {path}: name an experiment file (.py) or a run's "
                                      "config.json")
     spec = importlib.util.spec_from_file_location(f"rime_experiment_{path.stem}", path)
+    assert spec is not None and spec.loader is not None  # As its suffix is .py.
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -31,7 +31,8 @@ class Progress:
         broken = any(v == 1 for k, v in found.items() if k.endswith("/not_finite"))
         self._failed = self._failed + 1 if lost or broken else 0
         if self._failed == _FAILED_ITERATIONS:
-            what = (f"all rollouts were lost ({rollouts[0].failure.value} in the first)" if lost
+            failures = [r.failure.value for r in rollouts if r.failure is not None]
+            what = (f"all rollouts were lost ({failures[0]} in the first)" if lost
                     else "loss, gradient or update were not finite (the batches are in "
                          f"{self._directory.bad_batches})")
             raise TrainingError(

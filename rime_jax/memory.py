@@ -16,6 +16,8 @@ FUZZY_JACCARD = 0.6  # method section 6: two items that share this much are the 
 
 _OPEN, _CLOSE = "<think>", "</think>"
 
+Kind = Literal["fact", "lead", "note"]
+
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Item:
@@ -28,7 +30,7 @@ class Item:
       value: what it says.
     """
 
-    kind: Literal["fact", "lead", "note"]
+    kind: Kind
     key: str
     value: str
 
@@ -146,7 +148,7 @@ def diff(before: Collection[Item], after: Collection[Item]) -> Diff:
 
 
 def _by_subject(items: Collection[Item]) -> dict[tuple[str, str], list[Item]]:
-    groups = defaultdict(list)
+    groups: dict[tuple[str, str], list[Item]] = defaultdict(list)
     for item in sorted(items):
         groups[item.kind, item.key].append(item)
     return groups
@@ -334,7 +336,7 @@ def _headed_item(block: str, bullet: bool, subjects: frozenset[str]) -> Item | N
     if not words:
         return None
     lead = bullet and words[0] in LEAD_WORDS
-    kind = "lead" if lead else "fact" if bullet else "note"
+    kind: Kind = "lead" if lead else "fact" if bullet else "note"
     topic = value[value.index(words[0]) + len(words[0]):].lstrip(" :") if lead else value
     # A lead word alone is about nothing but itself.
     telling = words[1:] if lead and len(words) > 1 else words

@@ -64,7 +64,7 @@ def make(
     """
     if config.sampler.kind == "vllm":
         return _vllm(config, directory, policy, tokenizer, chat.stop_ids, prompt, processes)
-    if config.sampler.kind == "openai":
+    if isinstance(chat, messages.MessageTokens):
         return _openai(config, chat)
     try:
         return native.NativeSampler(
@@ -107,7 +107,9 @@ def _role_sets(config: ml_collections.ConfigDict) -> dict[str, str]:
     return {"act": config.roles.act, "write": config.roles.write}
 
 
-def _openai(config: ml_collections.ConfigDict, chat: Chat) -> openai.OpenAISampler:
+def _openai(
+    config: ml_collections.ConfigDict, chat: messages.MessageTokens
+) -> openai.OpenAISampler:
     (urls,) = urls_of(config.sampler.urls, ["openai"]).values()
     if len(urls) > 1:
         raise ConfigError(f"sampler.urls = {urls}: give the one address of the service")

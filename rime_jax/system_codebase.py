@@ -74,6 +74,7 @@ class MemorySystem:
         self._runner = asyncio.Runner()
         self._run = -1
         self._session: sampler_base.Session | None = None
+        self._error: str | None = None
         self.reset()
 
     @property
@@ -195,7 +196,7 @@ class MemorySystem:
         self._spent = 0
         self._transcript: list[tuple[str, str]] = []
         self._message, self._command = "", ""
-        self._error: str | None = None
+        self._error = None
 
 
 def open_run(run: str, overrides: Sequence[str] = ()) -> loop.Context:

@@ -91,8 +91,8 @@ def credit_metrics(
     found |= {f"credit/zero_variance_{k}": v for k, v in credit.zero_variance.items()}
     found["credit/improvement"] = _nanmean(credit.improvement)
     found["credit/writer_reward"] = _nanmean(credit.writer_reward)
-    found["credit/act_samples"] = credit.act_weight.sum()
-    found["credit/write_samples"] = credit.write_weight.sum()
+    found["credit/act_samples"] = float(credit.act_weight.sum())
+    found["credit/write_samples"] = float(credit.write_weight.sum())
     return {name: float(value) for name, value in found.items() if not np.isnan(value)}
 
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Sequence
 
 import ml_collections
+import numpy as np
 
 from rime_jax import experiment, parts, starting_point
 from rime_jax.evaluation import heldout, tables
@@ -71,7 +72,7 @@ def _prompt(
     sample: trajectory.Sample, built: parts.Parts, behind: trajectory.Sample | None = None
 ) -> str:
     """The ids before the first sampled one; without those of `behind` if they begin with them."""
-    end = int(sample.mask.argmax()) if sample.mask.any() else len(sample.ids)
+    end = int(np.argmax(sample.mask)) if sample.mask.any() else len(sample.ids)
     ids = sample.ids[:end].tolist()
     if behind is not None and ids[:len(behind.ids)] == behind.ids.tolist():
         ids = ids[len(behind.ids):]

@@ -129,12 +129,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _meshes(text: str) -> list[tuple[int, ...]]:
+def _meshes(text: str) -> list[tuple[int, int, int]]:
     """`1x64x1,4x16x1`: (data, fsdp, tensor) each."""
-    found = [tuple(_positive(n) for n in mesh.split("x")) for mesh in text.split(",")]
-    if any(len(mesh) != 3 for mesh in found):
+    sizes = [[_positive(n) for n in mesh.split("x")] for mesh in text.split(",")]
+    if any(len(mesh) != 3 for mesh in sizes):
         raise argparse.ArgumentTypeError(f"{text}: write data x fsdp x tensor, e.g. 1x64x1,4x16x1")
-    return found
+    return [(data, fsdp, tensor) for data, fsdp, tensor in sizes]
 
 
 def _rows(text: str) -> list[int]:

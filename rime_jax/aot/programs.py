@@ -5,6 +5,7 @@ They are the ones that training runs: built by `learner.update.Learner` and by
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -82,12 +83,14 @@ def make(
 def make_policy(config: ml_collections.ConfigDict) -> base.Policy:
     """The policy with the attention kernel that a TPU would choose."""
     model = config.model
-    policy = weights.make_policy(weights.resolve(model.path), model.dtype, model.remat,
-                                 model.attention)
-    fits = config.learner.row_tokens % 128 == 0 and policy.config.head_dim % 128 == 0
+    make = functools.partial(
+        weights.make_policy, weights.resolve(model.path), model.dtype, model.remat)
+    if model.attention != "auto":
+        return make(model.attention)
     # `auto` asks which platform jax runs on, and here it is a CPU.
-    kernel = ("splash" if fits else "xla") if model.attention == "auto" else model.attention
-    return dataclasses.replace(policy, attention=kernel)
+    plain = make("xla")
+    fits = config.learner.row_tokens % 128 == 0 and plain.config.head_dim % 128 == 0
+    return make("splash") if fits else plain
 
 
 def _make(

@@ -185,7 +185,7 @@ def _candidates(
         shards = sizes[0] * sizes[1]
         for rows in space.rows or [shards * depth for depth in _DEPTHS]:
             for remat in space.remats or REMATS:
-                yield Candidate(tuple(sizes), rows, remat)
+                yield Candidate(sizes, rows, remat)
 
 
 def _meshes(devices: int, heads: int) -> Iterator[tuple[int, int, int]]:

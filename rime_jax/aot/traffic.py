@@ -110,10 +110,10 @@ def _collectives(
     size = given * members if kind == "all-gather" else given
     share = {"all-reduce": 2 * (members - 1) / members, "collective-permute": 1.0}.get(
         kind, (members - 1) / members)
-    own = total.collectives.setdefault(kind, Collective())
-    own.count += times
-    own.bytes += times * size
-    own.wire_bytes += times * size * share
+    of_kind = total.collectives.setdefault(kind, Collective())
+    of_kind.count += times
+    of_kind.bytes += times * size
+    of_kind.wire_bytes += times * size * share
 
 
 def _members(module: hlo.Module, instruction: hlo.Instruction) -> int:
@@ -196,7 +196,9 @@ def _written_by(fused: hlo.Computation, instruction: hlo.Instruction) -> int:
     roots = [fused.instructions[o] for o in root.operands] if root.op == "tuple" else [root]
     written = 0
     # A single root may be a tuple itself (several sorted or reduced arrays at once).
-    for array, made in itertools.zip_longest(instruction.arrays, roots, fillvalue=root):
+    for array, made in zip(
+        instruction.arrays, itertools.chain(roots, itertools.repeat(root)), strict=False
+    ):
         if not array.in_hbm:
             continue
         updates = made.op == "dynamic-update-slice"

@@ -105,7 +105,8 @@ class _Game:
 
     def condition(self, name: str) -> tuple[Context, Kept]:
         """What the rollouts of a condition share, and where they begin."""
-        given, begins = None, None
+        given: GivenMemory | None = None
+        begins = None
         if name == "stateless" or (name == "with_memory" and self._scaffold == "stateless"):
             given = nothing
         elif name == "true_memory":

@@ -156,7 +156,7 @@ def _setting(config: ml_collections.ConfigDict) -> dict[str, Any]:
     files |= {str(path.relative_to(package)): path for path in package.rglob("*.py")}
     module, colon, _ = config.env.domain.partition(":")
     if colon:  # A domain of one's own.
-        files[module] = pathlib.Path(sys.modules[module].__file__)
+        files[module] = pathlib.Path(str(sys.modules[module].__file__))
     contents = hashlib.sha256()
     for name in sorted(files):
         contents.update(name.encode() + hashlib.sha256(files[name].read_bytes()).digest())

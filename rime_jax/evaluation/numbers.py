@@ -50,7 +50,7 @@ def interval(
         return np.nan, np.nan, np.nan
     labels = np.arange(len(present)) if clusters is None else np.asarray(clusters)
     _, of_cluster = np.unique(labels[present], return_inverse=True)
-    if of_cluster.max() + 1 == len(values):
+    if np.max(of_cluster) + 1 == len(values):
         of_cluster = np.arange(len(values))
     sums, counts = np.bincount(of_cluster, values), np.bincount(of_cluster)
     drawn = np.random.default_rng(seed).integers(len(sums), size=(resamples, len(sums)))

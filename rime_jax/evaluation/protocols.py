@@ -88,7 +88,7 @@ def curves(played: Played) -> dict[str, float]:
         return {}
 
 
-def results(played: Mapping[str, Played], built: parts.Parts) -> dict[str, Any]:
+def results(played: Mapping[str, Any], built: parts.Parts) -> dict[str, Any]:
     """JSON of an evaluation: see `numbers.results` and `runs.results`.
 
     Args:

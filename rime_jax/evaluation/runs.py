@@ -144,11 +144,10 @@ class _Game:
         self.orders = orders(built)
         self.stream = self.orders[0]
         in_context = scaffold == "in_context"
-        own = dict(scaffold="in_context" if in_context else "act_write", writer=writer)
-        self._alone = built.context(
-            self._config.temperature, given_memory=heldout.nothing, **own)
-        self._carrying = self._alone if scaffold == "stateless" else built.context(
-            self._config.temperature, **own)
+        carrying = built.context(self._config.temperature, writer=writer,
+                                 scaffold="in_context" if in_context else "act_write")
+        self._alone = dataclasses.replace(carrying, given_memory=heldout.nothing)
+        self._carrying = self._alone if scaffold == "stateless" else carrying
         # The prompts of the in-context scaffold are others, and so is its baseline.
         baseline = "in_context/baseline" if in_context else "baseline"
         self._baseline = Kept(journal, baseline, heldout.nothing)

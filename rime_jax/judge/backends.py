@@ -83,8 +83,8 @@ def model(directory: pathlib.Path, dtype: str, context_tokens: int, slots: int) 
                 return Completion(text, "stop", len(ids), len(session.ids) - len(ids))
             made = await session.generate(
                 question.max_tokens or _VERDICT_TOKENS, question.temperature)
-        finish = "stop" if made.finish == "stop" else "length"
-        return Completion(chat.decode(made.ids), finish, len(ids), len(made.ids))
+        return Completion(chat.decode(made.ids), "stop" if made.finish == "stop" else "length",
+                          len(ids), len(made.ids))
 
     return answer
 

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 from rime_jax.judge import forms
@@ -66,7 +66,7 @@ class Refusal(Exception):
         self.status = status
 
 
-Answer = Callable[[Question], Awaitable[Completion]]
+Answer = Callable[[Question], Coroutine[Any, Any, Completion]]
 
 
 class ChatServer(http.server.ThreadingHTTPServer):

@@ -104,7 +104,7 @@ async def _choose(
     while len(left) > 1:
         following = {ids[at] for _, ids in left}
         if len(following) == 1:
-            session.extend(following)
+            session.extend(list(following))
         else:
             made = await session.generate(1, temperature, sorted(following))
             left = [(text, ids) for text, ids in left if ids[at] == made.ids[0]]

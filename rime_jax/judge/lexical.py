@@ -16,7 +16,7 @@ class LexicalJudge:
     def __init__(self, fmt: MemoryFormat):
         self._fmt = fmt
 
-    async def score(self, before: str, after: str) -> Verdict | None:
+    async def score(self, before: str, after: str) -> Verdict:
         return judge_items(self._fmt.parse_items(before)[0], self._fmt.parse_items(after)[0])
 
     def metrics(self) -> dict[str, float]:

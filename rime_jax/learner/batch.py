@@ -271,5 +271,5 @@ def _join(shorter: Trainable, longer: Trainable) -> Trainable:
         return array
 
     return dataclasses.replace(
-        longer, **{f: summed(f) for f in ("roles", "weights", "advantages", "behaviour")}
-    )
+        longer, roles=summed("roles"), weights=summed("weights"),
+        advantages=summed("advantages"), behaviour=summed("behaviour"))

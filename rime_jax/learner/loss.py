@@ -125,7 +125,8 @@ def token_logprobs(
     targets = jnp.roll(tokens, -1, axis=1)
     found = (_whole(logits(head, hidden), targets) if block >= vocab_size
              else _by_blocks(logits, head, hidden, targets, vocab_size, block))
-    return tuple(jnp.pad(x[:, :-1], ((0, 0), (1, 0))) for x in found)
+    logprobs, entropy = (jnp.pad(x[:, :-1], ((0, 0), (1, 0))) for x in found)
+    return logprobs, entropy
 
 
 def head_block(tokens: int, vocab_size: int, entries: int = 1 << 26) -> int:

@@ -70,7 +70,8 @@ class Learner:
         self._opt_at = optax.tree_utils.tree_map_params(
             self._optimizer, lambda _, at: at, jax.eval_shape(self._optimizer.init, self._shapes),
             self.params_at, transform_non_params=lambda _: mesh_lib.replicated(mesh))
-        self._batch_at = batch_lib.Batch(*[mesh_lib.batch_sharding(mesh)] * 7,
+        rows = mesh_lib.batch_sharding(mesh)
+        self._batch_at = batch_lib.Batch(rows, rows, rows, rows, rows, rows, rows,
                                          n_micro=mesh_lib.replicated(mesh))
         self._feed_at = mesh_lib.feed_sharding(mesh)
         self._make_programs(policy)
@@ -274,10 +275,10 @@ class Learner:
     def _abstract_batch(self, micro_batches: int) -> tuple[batch_lib.Batch, Any]:
         """A batch, and log-probabilities for it."""
         size = (micro_batches, self._config.microbatch_rows, self._config.row_tokens)
-        batch = batch_lib.Batch(
-            *[jax.ShapeDtypeStruct(size, jnp.int32)] * 3, jax.ShapeDtypeStruct(size, jnp.int8),
-            *[jax.ShapeDtypeStruct(size, jnp.float32)] * 3,
-            n_micro=jax.ShapeDtypeStruct((), jnp.int32))
+        ids, roles, reals = (
+            jax.ShapeDtypeStruct(size, dtype) for dtype in (jnp.int32, jnp.int8, jnp.float32))
+        batch = batch_lib.Batch(ids, ids, ids, roles, reals, reals, reals,
+                                n_micro=jax.ShapeDtypeStruct((), jnp.int32))
         given = jax.ShapeDtypeStruct(size, jnp.float32,
                                      sharding=mesh_lib.batch_sharding(self._mesh))
         return mesh_lib.abstract(batch, self._batch_at), given

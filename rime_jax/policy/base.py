@@ -14,13 +14,25 @@ class Policy(Protocol):
     Attributes:
       config: the sizes.
       dtype: of activations; matrices are cast to it before they are used.
+      attention: the kernel of full attention (`model.attention`).
+      vocab_size: V.
       cuts: a decoding cache of n tokens serves also as one of its first m < n.
     """
 
-    config: Any
-    dtype: Any
-    vocab_size: int
-    cuts: bool
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def attention(self) -> str: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def cuts(self) -> bool: ...
 
     def shapes(self) -> Any:
         """A tree like the parameters of `jax.ShapeDtypeStruct`."""

@@ -31,6 +31,9 @@ key head, N key and query features, E value features, C tokens of a chunk, W con
 convolved features.
 """
 
+import functools
+import operator
+
 import jax
 import jax.numpy as jnp
 
@@ -157,7 +160,8 @@ def convolve_cached(
     """
     W, C = weight.shape[0], x.shape[1]
     row = jnp.concatenate([window, x.astype(window.dtype)], 1)
-    total = sum(row[:, i : i + C] * weight[i].reshape(1, 1, -1) for i in range(W))
+    total = functools.reduce(operator.add, (
+        row[:, i : i + C] * weight[i].reshape(1, 1, -1) for i in range(W)))
 
     def last(row_SxF: jax.Array, n: jax.Array) -> jax.Array:
         return jax.lax.dynamic_slice_in_dim(row_SxF, n, W - 1)

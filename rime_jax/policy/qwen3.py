@@ -11,7 +11,7 @@ G = H // K, N head dimension, F feed-forward, V vocabulary, L layers.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -155,9 +155,9 @@ class Qwen3:
             axes["head"] = ("vocab", "embed")
         return axes
 
-    def hf_layers(self, path: str) -> Sequence[int]:
+    def hf_layers(self, path: str) -> list[int]:
         """Layer numbers of a stacked parameter of `HF_NAMES`, in the order of its first axis."""
-        return range(self.config.num_hidden_layers)
+        return list(range(self.config.num_hidden_layers))
 
     def hf_heads(self, path: str) -> tuple[()]:
         """See policy/base.py. Queries, keys and values are parameters of their own."""
@@ -171,9 +171,8 @@ class Qwen3:
         sin_cos = self._rotary(positions)
 
         def block(x_BxTxD: jax.Array, p: Params) -> tuple[jax.Array, None]:
-            mixed = attention.packed_attention(
-                *self._qkv(p, x_BxTxD, sin_cos), segments, self.attention
-            )
+            q, k, v = self._qkv(p, x_BxTxD, sin_cos)
+            mixed = attention.packed_attention(q, k, v, segments, self.attention)
             return self._residuals(p, x_BxTxD, mixed), None
 
         x, _ = jax.lax.scan(
@@ -233,7 +232,9 @@ class Qwen3:
         sin, cos = layers.rotary(positions, c.rope_scaling.scale(frequencies, c.rope_theta))
         return c.rope_scaling.amplitude * sin, c.rope_scaling.amplitude * cos
 
-    def _qkv(self, p: Params, x_BxTxD: jax.Array, sin_cos) -> tuple[jax.Array, ...]:
+    def _qkv(
+        self, p: Params, x_BxTxD: jax.Array, sin_cos: tuple[jax.Array, jax.Array]
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries [B, H, T, N], keys and values [B, K, T, N] of the block's input x."""
         c = self.config
         B, T, _ = x_BxTxD.shape

@@ -98,12 +98,12 @@ class Qwen3_5:
         def linear(x: jax.Array, p: Params) -> jax.Array:
             h = self._norm(x, p["attn_norm"])
             # Parting the weights is less work than parting what all tokens make of them.
-            convolved = (
+            q, k, v = (
                 delta_rule.convolve(self._dot(h, weight), self._cast(kernel), segments)
                 for weight, kernel in zip(self._parts(p["qkv"]), self._parts(p["conv"]),
                                           strict=True))
             out, _ = delta_rule.chunked(
-                *self._heads(*convolved), *self._rates(p, h), segments)
+                *self._heads(q, k, v), *self._rates(p, h), segments)
             return self._linear_output(p, x, h, out)
 
         # Layers side by side, in a period or unrolled, are computed again one after another, each
@@ -197,7 +197,8 @@ class Qwen3_5:
         log_decay, beta = (jnp.where(real, rate, 0) for rate in self._rates(p, h))
         inputs = (*self._heads(*self._parts(convolved)), log_decay, beta)
         if C == 1:
-            out, state = delta_rule.step(*(a[:, 0] for a in inputs), state)
+            q, k, v, log_decay, beta = (a[:, 0] for a in inputs)
+            out, state = delta_rule.step(q, k, v, log_decay, beta, state)
             out = out[:, None]
         else:
             out, state = delta_rule.chunked(*inputs, jnp.ones((B, C), jnp.int32), state)
@@ -209,7 +210,9 @@ class Qwen3_5:
         by_head = x.reshape(*x.shape[:-1], self.config.linear_num_key_heads, -1)
         return [part.reshape(*x.shape[:-1], -1) for part in jnp.split(by_head, (M, 2 * M), -1)]
 
-    def _heads(self, q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, ...]:
+    def _heads(
+        self, q: jax.Array, k: jax.Array, v: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Convolved features [B, T, …] as queries and keys [B, T, J, M], of length M^-0.5 and 1,
         and values [B, T, I, E]."""
         c = self.config

@@ -90,7 +90,7 @@ def write(
         f.write(len(text).to_bytes(8, "little") + text)
         for array in arrays:
             # bfloat16 has no buffer protocol of its own.
-            f.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            f.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
             del array
         f.flush()
         os.fsync(f.fileno())

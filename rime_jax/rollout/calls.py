@@ -76,6 +76,7 @@ def _in_thread(function: Callable[[], T]) -> asyncio.Future:
             future.set_result(answer)
 
     def run() -> None:
+        answer: tuple[T | None, BaseException | None]
         try:
             answer = function(), None
         except BaseException as error:

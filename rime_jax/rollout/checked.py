@@ -7,6 +7,7 @@ would be a broken curve, or a loss on tokens that nobody sampled.
 import math
 import numbers
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def observation(value: object) -> str:
     return _text("what reset returns", value)
 
 
-def turn(value: object) -> env_base.Turn:
+def turn(value: Any) -> env_base.Turn:
     """What `step` returned."""
     _kind("what step returns", value, env_base.Turn)
     return env_base.Turn(
@@ -37,7 +38,7 @@ def turn(value: object) -> env_base.Turn:
     )
 
 
-def outcome(value: object) -> env_base.Outcome:
+def outcome(value: Any) -> env_base.Outcome:
     """What `outcome` returned."""
     _kind("what outcome returns", value, env_base.Outcome)
     _kind("Outcome.metrics", value.metrics, Mapping)
@@ -74,7 +75,7 @@ def appended(found: list[int], ids: list[int]) -> None:
 
 
 def generation(
-    value: object, found: list[int], max_new_tokens: int
+    value: Any, found: list[int], max_new_tokens: int
 ) -> sampler_base.Generation:
     """What `generate` returned.
 
@@ -107,7 +108,7 @@ def generation(
     return value
 
 
-def verdict(value: object) -> judge_base.Verdict | None:
+def verdict(value: Any) -> judge_base.Verdict | None:
     """What `score` returned."""
     if value is not None:
         _kind("what score returns", value, judge_base.Verdict)
@@ -128,7 +129,7 @@ def _kind(what: str, value: object, kind: type) -> None:
         raise TypeError(f"{what} must be of type {kind.__name__}, but is {shown(value)}")
 
 
-def _text(what: str, value: object) -> str:
+def _text(what: str, value: Any) -> str:
     """A text that can be encoded: a lone surrogate, as undecodable bytes leave it, becomes `?`."""
     _kind(what, value, str)
     return str.encode(value, "utf-8", "replace").decode()
@@ -152,7 +153,7 @@ def _number(what: str, value: object) -> float:
     return number
 
 
-def _column(name: str, values: object, kinds: set[type]) -> None:
+def _column(name: str, values: Any, kinds: set[type]) -> None:
     _kind(f"Generation.{name}", values, list)
     if not set(map(type, values)) <= kinds:
         names = " or ".join(sorted(kind.__name__ for kind in kinds))

@@ -75,7 +75,7 @@ def _failures(rollouts: Sequence[Rollout], records: Sequence[TaskRecord]) -> dic
     mended: collections.Counter[Status] = collections.Counter()
     for rollout in rollouts:
         mended.update(rollout.retried)
-    found = {}
+    found: dict[str, float] = {}
     for status in sorted(INFRASTRUCTURE):
         if status is Status.JUDGE_UNAVAILABLE:
             unavailable = sum(r.judge_status is status for r in records)
@@ -99,7 +99,7 @@ def _actor(records: Sequence[TaskRecord]) -> dict[str, float]:
     found |= {f"format_errors/{reason}": n for reason, n in errors.items()}
     found["format_errors/per_turn"] = errors.total() / max(turns, 1)
     found["act/turns"] = turns / len(records)
-    found["act/tokens"] = _mean(record.act.mask.sum() for record in records)
+    found["act/tokens"] = _mean(int(record.act.mask.sum()) for record in records)
     found["reward/mean"] = _mean(record.reward for record in records)
     found["performance/mean"] = _mean(
         record.performance for record in records if record.performance is not None
@@ -121,7 +121,7 @@ def _memories(
             r.written.malformed is not None for r in records
             if r.performance is not None and low <= r.performance < high
         )
-    found["memory/tokens"] = _mean(r.write.mask.sum() for r in records)
+    found["memory/tokens"] = _mean(int(r.write.mask.sum()) for r in records)
     # What counts is what the next task sees, which is not always what was written.
     before = [parse_items(r.memory_before)[0] for r in records]
     after = [parse_items(r.memory_after)[0] for r in records]

@@ -2,9 +2,11 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from rime_jax import config
+
+Finish = Literal["stop", "length", "context"]
 
 
 class SamplerStop(config.ConfigError):
@@ -26,7 +28,7 @@ class Generation:
     ids: list[int]
     logprobs: list[float]
     versions: list[int]
-    finish: Literal["stop", "length", "context"]
+    finish: Finish
 
 
 class Session(Protocol):
@@ -52,7 +54,10 @@ class Session(Protocol):
         """Gives the cache back; may be called more than once."""
 
 
-class Sampler(Protocol):
+S = TypeVar("S", bound=Session)
+
+
+class Sampler(Protocol[S]):
     """Generates for many sessions at once.
 
     Attributes:
@@ -66,8 +71,8 @@ class Sampler(Protocol):
     publish_s: float
 
     def open(
-        self, role: str, ids: Sequence[int], seed: Sequence[int], parent: Session | None = None
-    ) -> Session:
+        self, role: str, ids: Sequence[int], seed: Sequence[int], parent: S | None = None
+    ) -> S:
         """A new session that starts from `ids`.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rime_jax.sampler.base import Generation
+from rime_jax.sampler.base import Finish, Generation
 from rime_jax.sampler.slots import Slot
 
 
@@ -58,7 +58,7 @@ class Request:
         """Tokens that it wants to feed next."""
         return self.pending if self.stop_at is None else self.stop_at - self.slot.cached
 
-    def finish(self, reason: str) -> None:
+    def finish(self, reason: Finish) -> None:
         self.future.set_result(Generation(self.ids, self.logprobs, self.versions, reason))
 
 

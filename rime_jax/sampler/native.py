@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from rime_jax.policy.base import Policy
-from rime_jax.sampler.base import Generation
+from rime_jax.sampler.base import Finish, Generation
 from rime_jax.sampler.calls import Call, Feed, Planner, Request
 from rime_jax.sampler.in_progress import InProgress
 from rime_jax.sampler.program import SamplerProgram
@@ -377,6 +377,7 @@ class NativeSampler:
             request.versions += [version] * n
             request.left -= n
             self.generated_tokens += n
+        reason: Finish
         if request.ids and request.ids[-1] in self._stop_ids:
             reason = "stop"
         elif request.left <= 0:

@@ -83,6 +83,7 @@ class OpenAISession:
         ids = whole[:limit]
         self.ids.extend(ids)
         sampler.generated_tokens += len(ids)
+        finish: base.Finish
         if reply.ended and len(whole) <= limit:
             finish = "stop"
         else:

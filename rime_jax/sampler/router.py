@@ -77,7 +77,7 @@ class Router:
         """Notes that a server generated something."""
         server.failed = 0
 
-    def fail(self, server: VllmServer, error: Exception) -> None:
+    def fail(self, server: VllmServer, error: BaseException) -> None:
         """Leaves a server out until it is fit again."""
         self._reasons[server.url] = str(error)
         if server in self._up:
@@ -93,7 +93,7 @@ class Router:
     async def renew(self) -> list[Exception]:
         """Prepares every server; returns the failures once each serves or has failed."""
         found = await asyncio.gather(*map(self._prepared, self.servers), return_exceptions=True)
-        errors = []
+        errors: list[Exception] = []
         for server, error in zip(self.servers, found, strict=True):
             if isinstance(error, (Unavailable, Refused)):
                 errors.append(error)
@@ -157,7 +157,7 @@ class Router:
         if not self._up:
             self._any_up.clear()
 
-    def _leave_out(self, server: VllmServer, error: Exception) -> None:
+    def _leave_out(self, server: VllmServer, error: BaseException) -> None:
         _log.warning("%s is left out for now: %s", server.url, error)
         if server not in self._reviving or self._reviving[server].done():
             self._reviving[server] = _in_background(self._revive(server))

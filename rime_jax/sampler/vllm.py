@@ -13,6 +13,7 @@ with what else is in the batch (VLLM_BATCH_INVARIANT=1 on GPUs that have it).
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import pathlib
 import secrets
@@ -177,7 +178,7 @@ class VllmSampler:
         self._gap_limit = gap_limit
         self._routers = {
             name: Router([VllmServer(url, request_s) for url in own],
-                         lambda server, name=name: self._prepare(name, server), request_s)
+                         functools.partial(self._prepare, name), request_s)
             for name, own in urls.items()
         }
         self._exchange = pathlib.Path(exchange_dir or tempfile.mkdtemp(prefix="rime-"))

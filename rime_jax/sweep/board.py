@@ -64,7 +64,7 @@ def table(
     progress: Mapping[str, Progress],
 ) -> str:
     """All jobs, aligned."""
-    rows = [("run", "state", "step", "performance", "gain", "")]
+    rows: list[tuple[str, ...]] = [("run", "state", "step", "performance", "gain", "")]
     rows += [row(job, states[job.name], notes.get(job.name, ""), progress[job.name])
              for job in jobs]
     widths = [max(len(own[i]) for own in rows) for i in range(5)]

@@ -102,8 +102,9 @@ def progress(job: Job) -> Progress:
 
     def at_the_end(name: str) -> float | None:
         cell = rows[max(rows)].get(name) if rows else None
-        means = isinstance(cell, list) and cell and is_number(cell[0])
-        return cell[0] if means else last(f"eval/{name}")
+        if isinstance(cell, list) and cell and is_number(cell[0]):
+            return cell[0]
+        return last(f"eval/{name}")
 
     performance = at_the_end("performance")
     return Progress(

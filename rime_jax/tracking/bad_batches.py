@@ -11,6 +11,7 @@ import pathlib
 import re
 import shutil
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,8 @@ def save(
     folder = directory / f"step_{step:06d}"
     folder.mkdir(parents=True, exist_ok=True)
     for i, batch in enumerate(batches):
-        arrays = {f.name: np.asarray(getattr(batch, f.name)) for f in dataclasses.fields(batch)}
+        arrays: dict[str, Any] = {
+            f.name: np.asarray(getattr(batch, f.name)) for f in dataclasses.fields(batch)}
         used = int(batch.n_micro)
         arrays = {k: x[:used] if x.ndim == 3 else x for k, x in arrays.items()}
         np.savez_compressed(folder / f"{name}.{i}.process_{process}.npz", **arrays, step=step,

@@ -19,12 +19,15 @@ SUMS = tuple(2 * corner.bit_count() - graphs.AXES for corner in range(graphs.COR
 VALUES = tuple(total + 12 * (total == graphs.AXES) for total in SUMS)
 BEST_CORNER = graphs.CORNERS - 1
 
+Coordinates = tuple[int, int, int]
+
 # The 48 potion maps (axis permutation, sign per latent axis) and 8 stone maps, in the benchmark's
 # order; the first sign varies fastest.
-SIGNS = tuple(signs[::-1] for signs in itertools.product((-1, 1), repeat=graphs.AXES))
-POTION_MAPS = tuple(
-    (dim_map, dir_map)
-    for dim_map in itertools.permutations(range(graphs.AXES))
+SIGNS: tuple[Coordinates, ...] = tuple(
+    (x, y, z) for z, y, x in itertools.product((-1, 1), repeat=graphs.AXES))
+POTION_MAPS: tuple[tuple[Coordinates, Coordinates], ...] = tuple(
+    ((x, y, z), dir_map)
+    for x, y, z in itertools.permutations(range(graphs.AXES))
     for dir_map in SIGNS
 )
 STONE_MAPS = SIGNS
@@ -37,8 +40,6 @@ ROTATIONS = (
     ((1, 0, -1), (0, 1, 0), (1, 0, 1)),
     ((1, 0, 0), (0, 1, 1), (0, -1, 1)),
 )
-
-Coordinates = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,8 +127,8 @@ def from_vector(chem: Mapping[str, Any]) -> Chemistry:
             raise ValueError(
                 f"chem.{field} is {chem[field]!r}, but its constraint has {getattr(graph, field)!r}"
             )
-    maps = (tuple(chem[field]) for field in fields[:3])
-    return Chemistry(*maps, index, chem["rotation"])
+    dim_map, dir_map, stone_map = (tuple(chem[field]) for field in fields[:3])
+    return Chemistry(dim_map, dir_map, stone_map, index, chem["rotation"])
 
 
 @functools.cache
@@ -144,7 +145,7 @@ def _perceived_stones(stone_map: Coordinates, rotation: int) -> tuple[Coordinate
     inverse = np.linalg.inv(np.array(ROTATIONS[rotation]))
     latent = [[2 * (c >> k & 1) - 1 for k in range(graphs.AXES)] for c in range(graphs.CORNERS)]
     aligned = np.array(latent) * np.array(stone_map)
-    return tuple(tuple(int(x) for x in np.rint(inverse @ stone)) for stone in aligned)
+    return tuple((int(x), int(y), int(z)) for x, y, z in np.rint(aligned @ inverse.T))
 
 
 def _check(valid: bool, field: str, chemistry: Chemistry) -> None:

@@ -88,7 +88,8 @@ def _enumerate_graphs() -> tuple[Graph, ...]:
     rows = list(itertools.product(("-1", "1", "*"), repeat=AXES - 1))
     graphs = []
     for marks in itertools.product(rows, repeat=AXES):
-        constraint = tuple((*row[:axis], "X", *row[axis:]) for axis, row in enumerate(marks))
+        (a, b), (c, d), (e, f) = marks
+        constraint = ("X", a, b), (c, "X", d), (e, f, "X")
         moves = _moves(constraint)
         if _is_connected(moves):
             edges = "".join("01"[j in moves[i]] for i, j in CUBE_EDGES)

@@ -59,7 +59,7 @@ def _plans(graph: int, start: int) -> tuple[tuple[int, int, int], ...]:
     """
     moves = graphs.GRAPHS[graph].moves
     reached = []
-    paths = [((start,), 0)]
+    paths: list[tuple[tuple[int, ...], int]] = [((start,), 0)]
     while paths:
         path, potions = paths.pop()
         value = chemistry_lib.VALUES[path[-1]]

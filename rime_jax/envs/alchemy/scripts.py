@@ -1,5 +1,7 @@
 """Floors for the evaluation of a stream, and what a compact memory knows of the truth."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rime_jax import memory, streams
@@ -32,7 +34,7 @@ def compact_true_memory(task: streams.Task) -> str:
     return demonstrations.memory_text(demonstrations.true_facts(task.payload["chemistry"]))
 
 
-def compact_truth(task: streams.Task, items: tuple[memory.Item, ...]) -> dict[str, float]:
+def compact_truth(task: streams.Task, items: Sequence[memory.Item]) -> dict[str, float]:
     """Shares of the seven facts of a chemistry that a memory has right, and has wrong.
 
     Exact on the 12-edge graph; on others a potion's fact is its effect where it has one.

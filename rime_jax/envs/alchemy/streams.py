@@ -183,7 +183,8 @@ def _pool(
     order = np.random.default_rng((split_seed, edges)).permutation(total)
     side = order[:held_out] if split == "heldout" else order[held_out:]
     return tuple(
-        chemistry_lib.Chemistry(*chemistry_lib.POTION_MAPS[p], chemistry_lib.STONE_MAPS[s], tier[g])
+        chemistry_lib.Chemistry(
+            *chemistry_lib.POTION_MAPS[int(p)], chemistry_lib.STONE_MAPS[int(s)], tier[int(g)])
         for g, p, s in zip(*np.unravel_index(side, shape), strict=True)
     )
 

@@ -139,7 +139,9 @@ def _places(path: str, source: str) -> list[_Place]:
     return found
 
 
-def _definitions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.AST]]:
+def _definitions(
+    node: ast.AST, prefix: str = ""
+) -> Iterator[tuple[str, bugs_modifiers.Definition]]:
     """Functions and classes at any depth in the order of the text, with qualified names."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, bugs_modifiers.Definition):

@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from typing import cast
 
 from rime_jax.envs.codebase import sandbox, warden
 
@@ -38,7 +39,8 @@ class Hosted:
         self._limits = limits
         self._bash = _limited_bash(limits, variables, own_user)
         self._lock = threading.Lock()
-        self._closed, self._process = False, None
+        self._closed = False
+        self._process: subprocess.Popen | None = None
 
     def run(
         self, engine: Sequence[str], command: str, stdin: str, timeout_s: float | None,
@@ -86,7 +88,8 @@ class Hosted:
             raise sandbox.SandboxError(
                 f"{argv[0]} did not run a command (status {status}, exit code "
                 f"{process.returncode}): {said[-500:].strip()}")
-        return sandbox.Result(text, process.returncode, status, dropped, time.monotonic() - began)
+        return sandbox.Result(text, process.returncode, cast(sandbox.Ending, status), dropped,
+                              time.monotonic() - began)
 
     def close(self) -> None:
         with self._lock:

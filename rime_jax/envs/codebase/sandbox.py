@@ -70,6 +70,10 @@ class Limits:
     printed_bytes: int = 100 << 20
 
 
+# How a command ended: by itself, or for having passed a limit.
+Ending = Literal["done", "timeout", "memory", "output"]
+
+
 @dataclasses.dataclass(frozen=True)
 class Result:
     """What one command did.
@@ -84,7 +88,7 @@ class Result:
 
     output: str
     exit_code: int
-    status: Literal["done", "timeout", "memory", "output"]
+    status: Ending
     dropped_bytes: int
     seconds: float
 

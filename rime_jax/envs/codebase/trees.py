@@ -98,22 +98,22 @@ def _make_tree(
             path.chmod(path.stat().st_mode | (0o755 if path.is_dir() else 0o644))
     git = ["git", "-C", str(place), "-c", "user.name=rime_jax", "-c", "user.email=rime_jax@invalid",
            "-c", "commit.gpgSign=false", "-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0"]
-    quiet = {"env": {"PATH": os.environ["PATH"], "HOME": "/nonexistent",
-                     "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
-                     "GIT_AUTHOR_DATE": "2020-01-01T00:00:00Z",
-                     "GIT_COMMITTER_DATE": "2020-01-01T00:00:00Z"}}
-    sources.call([*git, "init", "--quiet", "--initial-branch=main"], f"making {name}", **quiet)
+    quiet = {"PATH": os.environ["PATH"], "HOME": "/nonexistent",
+             "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull,
+             "GIT_AUTHOR_DATE": "2020-01-01T00:00:00Z",
+             "GIT_COMMITTER_DATE": "2020-01-01T00:00:00Z"}
+    sources.call([*git, "init", "--quiet", "--initial-branch=main"], f"making {name}", env=quiet)
     if patch:
         # Outside of the tree, so that it cannot be committed.
         file = place.parent / "setup.patch"
         file.write_text(whole(patch))
         sources.call([*git, "apply", "--whitespace=nowarn", str(file)],
-                     f"applying the patch of {name} to its sources", **quiet)
+                     f"applying the patch of {name} to its sources", env=quiet)
         file.unlink()
     # Ignored files of an archive (built documentation, versions) belong to its tree as well.
-    sources.call([*git, "add", "--all", "--force"], f"making {name}", **quiet)
+    sources.call([*git, "add", "--all", "--force"], f"making {name}", env=quiet)
     sources.call([*git, "commit", "--quiet", "--allow-empty", "-m", "Initial commit"],
-                 f"making {name}", **quiet)
+                 f"making {name}", env=quiet)
     shutil.rmtree(place / ".git" / "logs", ignore_errors=True)
     shutil.rmtree(place / ".git" / "hooks", ignore_errors=True)
     if os.geteuid() == 0:

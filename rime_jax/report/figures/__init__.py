@@ -18,7 +18,8 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 
 def figures(drawn: Sequence[Drawn], sheets: Sequence[Table]) -> list[Figure]:
     """The figures of the study that these runs can draw, in its order."""
-    found = [systems.figure(sheet) for sheet in sheets if sheet.has_ours and sheet.id != "data"]
+    found: list[Figure | None] = [
+        systems.figure(sheet) for sheet in sheets if sheet.has_ours and sheet.id != "data"]
     found += [
         training.exploration(drawn), training.learning(drawn), stream.positions(drawn),
         stream.outcomes(drawn), stream.gain(drawn), training.health(drawn),
