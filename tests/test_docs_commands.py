@@ -49,6 +49,6 @@ def place(tmp_path_factory, request):
 
 
 @pytest.mark.docs_commands
-@pytest.mark.parametrize("command", RUN)
+@pytest.mark.parametrize("command", RUN, ids=lambda command: command[:90])
 def test_a_command_of_the_pages_does_what_they_say(place, command):
     place.run(command)

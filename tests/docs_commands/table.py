@@ -251,7 +251,9 @@ _HERE = [
     Row("launch/slurm/submit.sh --nodes 2 --servers 1 --model /shared/Qwen3-4B-Instruct-2507 "
         "--judge /shared/Qwen3-30B-A3B-Instruct-2507 --sbatch --partition=gpu "
         "--sbatch --time=24:00:00 --config=experiments/alchemy/rime.py",
-        swap={"--nodes 2": "--dry-run --nodes 2"}),
+        swap={"--nodes 2": "--dry-run --nodes 2",
+              "/shared/Qwen3-4B-Instruct-2507": "rime_jax/assets/tiny-alchemy-v1",
+              "/shared/Qwen3-30B-A3B-Instruct-2507": "rime_jax/assets/tiny-bytes-v1"}),
     Row("launch/gke/submit.sh --config=experiments/alchemy/rime.py --set "
         "@launch/presets/qwen3-4b-v5e-16.txt",
         swap={"submit.sh": "submit.sh --dry-run"}),

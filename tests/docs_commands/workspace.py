@@ -145,7 +145,8 @@ class Workspace:
         venv = self.path / ".venv"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
         (site,) = venv.glob("lib/python*/site-packages")
-        (site / "shown.pth").write_text(f"{self.path}\n{sysconfig.get_path('purelib')}\n")
+        (site / "shown.pth").write_text(
+            f"{self.path}\nimport site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
         # The stamp of launch/_setup.sh, so that its scripts take the environment for complete.
         subprocess.run(
             ["bash", "-ec", f'root="{self.path}"; . launch/_setup.sh; touch "$venv/$owner_mark"; '
@@ -163,8 +164,8 @@ def _write_repositories(folder: pathlib.Path) -> None:
         rows += [{"instance_id": t.instance_id, "repo": t.repository, "patch": t.setup_patch,
                   "FAIL_TO_PASS": list(t.fail_to_pass), "PASS_TO_PASS": list(t.pass_to_pass),
                   "problem_statement": t.statement} for t in tasks[:4]]
-    for name in ("tasks.jsonl", "benchmark.jsonl"):
-        (folder / name).write_text("\n".join(map(json.dumps, rows)))
+    for name, some in (("tasks.jsonl", rows), ("benchmark.jsonl", rows[2:6])):
+        (folder / name).write_text("\n".join(map(json.dumps, some)))
     (folder / "libraries.json").write_text(json.dumps(libraries))
 
 
