@@ -96,6 +96,7 @@ _HERE = [
     Row("launch/test.sh -k memory", "tests/test_memory.py -q", needs=("hypothesis",)),
     # 1: something of this machine is to be fixed, which it says.
     Row(".venv/bin/python -m rime_jax.doctor", statuses=(0, 1)),
+    Row(".venv/bin/python -m mypy", needs=("mypy",)),
     Row("RIME_GOLDEN=write launch/test.sh tests/test_launch*", "-q",
         swap={"tests/test_launch*": "tests/test_launch_gke.py"}),
     # docs/codebase.md
