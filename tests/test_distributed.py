@@ -221,6 +221,11 @@ def test_wrong_numbers_name_the_arguments(arguments, told):
             pass
 
 
+def test_an_address_without_numbers_is_no_cluster():
+    with pytest.raises(distributed.ProcessError, match="--processes N and --process I too"):
+        distributed.start("host0:1")
+
+
 def test_a_coordinator_that_is_not_there_is_named():
     coordinator = f"localhost:{free_port()}"
     with pytest.raises(distributed.ProcessError, match=f"{coordinator} cannot be reached"):
