@@ -2,12 +2,14 @@
 
     python -m benchmarks.soak --steps=40 --kills=30 --out=DIR
 
-Two processes train together, each under launch/until_done.sh. At random moments one of them gets
-SIGKILL or SIGTERM. In the end the metrics of every step (all but the clock's and the sampler's) and
-the final table must be those of a run that nobody disturbed. Ends with 1 where they are not.
+Two processes train together, each under launch/until_done.sh. At random moments, a third of them in
+saves and a third in starts, one of them gets SIGKILL or SIGTERM. In the end the metrics of every
+step (all but the clock's and the sampler's) and the final table must be those of a run that nobody
+disturbed. Ends with 1 where they are not.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -18,7 +20,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from rime_jax.tracking import metrics
 
@@ -28,6 +31,21 @@ PROCESSES = 2
 SETTINGS = ("rollout.streams_per_step=2", "rollout.group_size=4", "env.trials=3", "eval.every=10",
             "eval.streams=4", "eval.rollouts=1", "eval.bootstrap=100", "track.checkpoint_every=1",
             "track.kl_every=5", "sampler.slots=16")
+
+# Where a signal falls: anywhere in a step; while a checkpoint is written; before the first step.
+MOMENTS = ("step", "save", "start")
+# About what it takes from a start to its first step with programs that are compiled already.
+START_S = 12.0
+# A save of the small policy takes some hundredths of a second.
+POLL_S = 0.002
+
+
+class Hit(NamedTuple):
+    """A signal to a process, and where it is to fall (one of `MOMENTS`)."""
+
+    number: signal.Signals
+    moment: str
+    process: int
 
 
 def main() -> None:
@@ -41,16 +59,19 @@ def main() -> None:
     arguments.out.mkdir(parents=True)
     runs = {name: arguments.out / name for name in ("unbroken", "disturbed")}
     began = time.monotonic()
-    finish(start(runs["unbroken"], arguments.steps), runs["unbroken"])
+    with started(runs["unbroken"], arguments.steps) as loops:
+        finish(loops, runs["unbroken"])
     whole = time.monotonic() - began
-    loops = start(runs["disturbed"], arguments.steps)
-    sent = disturb(loops, runs["disturbed"], arguments, step_seconds(runs["unbroken"]))
-    finish(loops, runs["disturbed"])
+    with started(runs["disturbed"], arguments.steps) as loops:
+        hits = disturb(loops, runs["disturbed"], arguments, step_seconds(runs["unbroken"]))
+        finish(loops, runs["disturbed"])
     logs = [log_of(runs["disturbed"], i).read_text() for i in range(PROCESSES)]
     different = compare(*map(numbers, runs.values()))
     print(json.dumps({
-        "steps": arguments.steps, "SIGKILL": sent.count(signal.SIGKILL),
-        "SIGTERM": sent.count(signal.SIGTERM),
+        "steps": arguments.steps,
+        **{number.name: sum(hit.number == number for hit in hits)
+           for number in (signal.SIGKILL, signal.SIGTERM)},
+        **{f"in a {moment}": sum(hit.moment == moment for hit in hits) for moment in MOMENTS},
         "starts": sum(log.count("joins localhost") for log in logs),
         "saved and stopped": sum(log.count("has saved (status 75)") for log in logs),
         "failures": sum(log.count(" in a row; from the newest") for log in logs),
@@ -59,7 +80,8 @@ def main() -> None:
     sys.exit(1 if different else 0)
 
 
-def start(directory: pathlib.Path, steps: int) -> list[subprocess.Popen]:
+@contextlib.contextmanager
+def started(directory: pathlib.Path, steps: int) -> Iterator[list[subprocess.Popen]]:
     """The loops around the processes of a run; what they print goes to `log_of`."""
     with socket.socket() as s:
         s.bind(("localhost", 0))
@@ -67,23 +89,31 @@ def start(directory: pathlib.Path, steps: int) -> list[subprocess.Popen]:
     environment = {"JAX_COMPILATION_CACHE_DIR": str(directory.parent / "programs")} | os.environ | {
         "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-    loops = []
-    for i in range(PROCESSES):
-        with log_of(directory, i).open("w") as log:
-            loops.append(subprocess.Popen(
-                [ROOT / "launch/until_done.sh", "--retries", "1000", "--wait", "1", sys.executable,
-                 "-m", "rime_jax.train", "--config=experiments/alchemy/rime.py:tiny", "--set",
-                 *SETTINGS, f"steps={steps}", f"run_dir={directory}", "--coordinator", address,
-                 "--processes", str(PROCESSES), "--process", str(i)],
-                cwd=ROOT, env=environment, stdout=log, stderr=log))
-    return loops
+    loops: list[subprocess.Popen] = []
+    try:
+        for i in range(PROCESSES):
+            with log_of(directory, i).open("w") as log:
+                loops.append(subprocess.Popen(
+                    [ROOT / "launch/until_done.sh", "--retries", "1000", "--wait", "1",
+                     sys.executable, "-m", "rime_jax.train",
+                     "--config=experiments/alchemy/rime.py:tiny", "--set", *SETTINGS,
+                     f"steps={steps}", f"run_dir={directory}", "--coordinator", address,
+                     "--processes", str(PROCESSES), "--process", str(i)],
+                    cwd=ROOT, env=environment, stdout=log, stderr=log))
+        yield loops
+    finally:
+        for loop in loops:
+            loop.terminate()
 
 
 def disturb(
     loops: Sequence[subprocess.Popen], directory: pathlib.Path, arguments: argparse.Namespace,
     step_s: float,
-) -> list[signal.Signals]:
-    """Sends the signals, spread over the run: the k-th some time after step k × steps / kills.
+) -> list[Hit]:
+    """Sends the signals, spread over the run: the k-th not before step k × steps / kills.
+
+    One that is to hit a start does not wait for that step: it follows the signal before it, which
+    has caused the start.
 
     Args:
       step_s: seconds of a step, so that every moment of one can be hit.
@@ -91,26 +121,74 @@ def disturb(
     Returns:
       Those that were sent before the run had ended.
     """
-    rng, sent = random.Random(arguments.seed), []
+    rng, hits = random.Random(arguments.seed), []
     for kill in range(arguments.kills):
-        number = rng.choice((signal.SIGKILL, signal.SIGTERM))
-        order = rng.sample(loops, len(loops))
-        wait_s, victim = rng.uniform(0, step_s), None
-        while (last_step(directory) < kill * arguments.steps // arguments.kills
-               and any(loop.poll() is None for loop in loops)):
-            time.sleep(0.02)
-        time.sleep(wait_s)
-        # Between two starts a loop has no training to be hit.
-        while victim is None:
-            if all(loop.poll() is not None for loop in loops):
-                return sent
-            hit, victim = next(((loop, pid) for loop in order
-                                if (pid := training_of(loop.pid)) is not None), (None, None))
-        os.kill(victim, number)
-        sent.append(number)
-        print(f"{number.name} to process {loops.index(hit)} after step {last_step(directory)}",
-              flush=True)
-    return sent
+        hit = Hit(rng.choice((signal.SIGKILL, signal.SIGTERM)), rng.choice(MOMENTS),
+                  rng.randrange(PROCESSES))
+        share = rng.random()
+        if hit.moment == "start":
+            wait_for_start(loops, loops[hit.process], anew=bool(hits))
+            time.sleep(share * START_S)
+        else:
+            wait_for_step(loops, directory, kill * arguments.steps // arguments.kills)
+            if hit.moment == "step":
+                time.sleep(share * step_s)
+            else:
+                wait_for_save(loops, directory)
+        while not send(hit.number, training_of(loops[hit.process].pid)):
+            if ended(loops):
+                return hits
+            # Between two starts a loop has no training to be hit.
+            time.sleep(POLL_S)
+        hits.append(hit)
+        print(f"{hit.number.name} to process {hit.process}, {hit.moment}, after step "
+              f"{last_step(directory)}", flush=True)
+    return hits
+
+
+def wait_for_start(
+    loops: Sequence[subprocess.Popen], loop: subprocess.Popen, anew: bool
+) -> None:
+    """Until a training runs under `loop`, with `anew` one that does not run yet."""
+    old = {training_of(each.pid) for each in loops} if anew else set()
+    wait_until(lambda: training_of(loop.pid) not in {None, *old}, loops)
+
+
+def wait_for_step(loops: Sequence[subprocess.Popen], directory: pathlib.Path, step: int) -> None:
+    wait_until(lambda: last_step(directory) >= step, loops)
+
+
+def wait_for_save(loops: Sequence[subprocess.Popen], directory: pathlib.Path) -> None:
+    """Until a checkpoint is begun; one that a signal has cut off stays incomplete."""
+    left = saves(directory)
+    wait_until(lambda: saves(directory) - left, loops)
+
+
+def wait_until(condition: Callable[[], object], loops: Sequence[subprocess.Popen]) -> None:
+    """Returns once the condition holds, or the run has ended."""
+    while not condition() and not ended(loops):
+        time.sleep(POLL_S)
+
+
+def ended(loops: Sequence[subprocess.Popen]) -> bool:
+    return all(loop.poll() is not None for loop in loops)
+
+
+def saves(directory: pathlib.Path) -> set[str]:
+    """Checkpoints that are not complete yet, or never were."""
+    return {path.name for path in (directory / "checkpoints").glob("*")
+            if not path.name.isdigit()}
+
+
+def send(number: signal.Signals, process: int | None) -> bool:
+    """Whether there was such a process."""
+    if process is None:
+        return False
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def step_seconds(directory: pathlib.Path) -> float:
