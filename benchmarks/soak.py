@@ -5,7 +5,7 @@
 Two processes train together, each under launch/until_done.sh. At random moments, a third of them in
 saves and a third in starts, one of them gets SIGKILL or SIGTERM. In the end the metrics of every
 step (all but the clock's and the sampler's) and the final table must be those of a run that nobody
-disturbed. Ends with 1 where they are not.
+disturbed. Ends with 1 where they are not, or where the run had ended before all were sent.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from rime_jax.tracking import metrics
@@ -41,11 +41,10 @@ POLL_S = 0.002
 
 
 class Hit(NamedTuple):
-    """A signal to a process, and where it is to fall (one of `MOMENTS`)."""
+    """A signal that was sent, and where it was to fall (one of `MOMENTS`)."""
 
     number: signal.Signals
     moment: str
-    process: int
 
 
 def main() -> None:
@@ -77,7 +76,7 @@ def main() -> None:
         "failures": sum(log.count(" in a row; from the newest") for log in logs),
         "unbroken_s": round(whole), "all_s": round(time.monotonic() - began),
         "different": different}, indent=2))
-    sys.exit(1 if different else 0)
+    sys.exit(1 if different or len(hits) < arguments.kills else 0)
 
 
 @contextlib.contextmanager
@@ -112,8 +111,8 @@ def disturb(
 ) -> list[Hit]:
     """Sends the signals, spread over the run: the k-th not before step k × steps / kills.
 
-    One that is to hit a start does not wait for that step: it follows the signal before it, which
-    has caused the start.
+    One that is to hit a start does not wait for that step: it follows the signal before it, and hits
+    a process which that one has made start again.
 
     Args:
       step_s: seconds of a step, so that every moment of one can be hit.
@@ -121,37 +120,42 @@ def disturb(
     Returns:
       Those that were sent before the run had ended.
     """
-    rng, hits = random.Random(arguments.seed), []
+    rng, hits, before = random.Random(arguments.seed), [], set()
     for kill in range(arguments.kills):
-        hit = Hit(rng.choice((signal.SIGKILL, signal.SIGTERM)), rng.choice(MOMENTS),
-                  rng.randrange(PROCESSES))
-        share = rng.random()
-        if hit.moment == "start":
-            wait_for_start(loops, loops[hit.process], anew=bool(hits))
+        number, moment = rng.choice((signal.SIGKILL, signal.SIGTERM)), rng.choice(MOMENTS)
+        process, share = rng.randrange(PROCESSES), rng.random()
+        if moment == "start":
+            process = wait_for_start(loops, process, before)
             time.sleep(share * START_S)
         else:
             wait_for_step(loops, directory, kill * arguments.steps // arguments.kills)
-            if hit.moment == "step":
+            if moment == "step":
                 time.sleep(share * step_s)
             else:
                 wait_for_save(loops, directory)
-        while not send(hit.number, training_of(loops[hit.process].pid)):
+        before = {training_of(loop.pid) for loop in loops}
+        while not send(number, training_of(loops[process].pid)):
             if ended(loops):
                 return hits
             # Between two starts a loop has no training to be hit.
             time.sleep(POLL_S)
-        hits.append(hit)
-        print(f"{hit.number.name} to process {hit.process}, {hit.moment}, after step "
-              f"{last_step(directory)}", flush=True)
+        hits.append(Hit(number, moment))
+        print(f"{number.name} to process {process}, {moment}, after step {last_step(directory)}",
+              flush=True)
     return hits
 
 
 def wait_for_start(
-    loops: Sequence[subprocess.Popen], loop: subprocess.Popen, anew: bool
-) -> None:
-    """Until a training runs under `loop`, with `anew` one that does not run yet."""
-    old = {training_of(each.pid) for each in loops} if anew else set()
-    wait_until(lambda: training_of(loop.pid) not in {None, *old}, loops)
+    loops: Sequence[subprocess.Popen], process: int, before: Collection[int | None]
+) -> int:
+    """A process with a training that was not there `before`; `process` where there are several."""
+    order = [process, *(i for i in range(len(loops)) if i != process)]
+
+    def new() -> list[int]:
+        return [i for i in order if training_of(loops[i].pid) not in {None, *before}]
+
+    wait_until(new, loops)
+    return next(iter(new()), process)
 
 
 def wait_for_step(loops: Sequence[subprocess.Popen], directory: pathlib.Path, step: int) -> None:
