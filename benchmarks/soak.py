@@ -111,8 +111,8 @@ def disturb(
 ) -> list[Hit]:
     """Sends the signals, spread over the run: the k-th not before step k × steps / kills.
 
-    One that is to hit a start does not wait for that step: it follows the signal before it, and hits
-    a process which that one has made start again.
+    One that is to hit a start does not wait for that step: it follows the signal before it, and
+    hits a process which that one has made start again.
 
     Args:
       step_s: seconds of a step, so that every moment of one can be hit.

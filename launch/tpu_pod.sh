@@ -138,7 +138,7 @@ train() {
       *)
         printf 'error: the run ended with status %s; its log is above, that of another worker: %s\n' \
           "$ended" 'launch/tpu_pod.sh --logs N' >&2
-        exit 1
+        exit "$ended"
         ;;
     esac
     printf 'The connection or the slice was lost; looking again in %s s\n' "$poll_s"

@@ -12,7 +12,8 @@ Runs COMMAND, and again when it was stopped or has died, until it ends with stat
 
 What the status of COMMAND means:
   0      finished: this ends with 0
-  2      wrong arguments: this ends with 2
+  2, 78  what it was given does not fit (78: a configuration, a model, a checkpoint; rime_jax/errors.py),
+         and would not the next time: this ends with the same
   75     it was told to stop and has saved (rime_jax.train does so at SIGTERM and Ctrl-C): again
   other  a failure, or a death by signal (137: killed, 134: its companion was lost): again, at most
          N times in a row; a run of ten minutes ends a row
@@ -67,9 +68,8 @@ while true; do
   began="$SECONDS"
   run_child "$@"
   # shellcheck disable=SC2154  # run_child sets both
-  if [ "$status" -eq 0 ] || [ "$status" -eq 2 ] || [ "$signals" -gt 0 ]; then
-    exit "$status"
-  fi
+  case "$status" in 0 | 2 | 78) exit "$status" ;; esac
+  [ "$signals" -eq 0 ] || exit "$status"
   [ $((SECONDS - began)) -lt "$well_s" ] || failures=0
   if [ "$status" -eq 75 ]; then
     tell "The run was told to stop and has saved (status 75); again in $pause s"

@@ -28,11 +28,12 @@ import jax
 import ml_collections
 
 from rime_jax import config as config_lib
+from rime_jax import errors
 
 _log = logging.getLogger(__name__)
 
 # Names in the coordination service.
-_FAILED, _STOP = "rime/failed", "rime/stop"
+_FAILED, _REFUSED, _STOP = "rime/failed", "rime/refused", "rime/stop"
 
 # Between two looks at whether another process has failed or was told to stop.
 _POLL_S = 1.0
@@ -45,7 +46,11 @@ _SHUTDOWN_S = 60
 
 
 class ProcessError(config_lib.ConfigError):
-    """The processes cannot start, or cannot go on; the message says which one is at fault."""
+    """Processes that do not fit together; the message says which one is at fault."""
+
+
+class ProcessLost(errors.TransientError):
+    """Another process is not there, or has failed; the message says which one, and why."""
 
 
 class Stopped(Exception):
@@ -83,7 +88,7 @@ class Processes:
         """The values of all processes, in each of them; for small ones. Waits for the last.
 
         Raises:
-          ProcessError: another process has failed.
+          ProcessLost: another process has failed; ProcessError: what the user gave it did not fit.
         """
         if self.count == 1:
             return [value]
@@ -99,7 +104,7 @@ class Processes:
         """The values of all processes in the first one, which waits for them; None in the others.
 
         Raises:
-          ProcessError: another process has failed.
+          ProcessLost: another process has failed; ProcessError: what the user gave it did not fit.
         """
         if self.count == 1:
             return [value]
@@ -116,6 +121,8 @@ class Processes:
     def fail(self, error: BaseException) -> None:
         """Tells the others that this process ends, and why."""
         if self.count > 1:
+            if isinstance(error, errors.UserError):
+                self._client.key_value_set(_REFUSED, "yes", allow_overwrite=True)
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another one was faster
                 self._client.key_value_set(
                     _FAILED, f"process {self.index} ended: {error or type(error).__name__}")
@@ -141,7 +148,8 @@ class Processes:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
             if (failure := self._try_get(_FAILED)) is not None:
-                raise ProcessError(f"{failure}\n(process {self.index} cannot go on without it)")
+                told = f"{failure}\n(process {self.index} cannot go on without it)"
+                raise (ProcessError if self._try_get(_REFUSED) else ProcessLost)(told)
 
     def _try_get(self, key: str) -> str | None:
         try:
@@ -226,7 +234,7 @@ def session(arguments: argparse.Namespace) -> Iterator[Processes]:
     """The processes that the arguments of `add_arguments` name, `together`.
 
     Raises:
-      ProcessError: as `start`.
+      ProcessError, ProcessLost: as `start`.
     """
     coordinator, count, index = arguments.coordinator, arguments.processes, arguments.process
     explicit = coordinator not in (None, "auto")
@@ -269,8 +277,8 @@ def start(
         others end.
 
     Raises:
-      ProcessError: there is no such cluster, the coordinator cannot be reached, or the numbers are
-        wrong.
+      ProcessError: there is no such cluster, or the numbers are wrong.
+      ProcessLost: the coordinator cannot be reached.
     """
     if coordinator != "auto":
         if count is None or index is None:
@@ -295,7 +303,7 @@ def start(
             f"--coordinator auto: jax finds no cluster around this process ({error}); write "
             "--coordinator HOST:PORT --processes N --process I") from error
     except RuntimeError as error:
-        raise ProcessError(f"--coordinator {coordinator}: {error}") from error
+        raise ProcessLost(f"--coordinator {coordinator}: {error}") from error
     return _joined(count)
 
 
@@ -354,7 +362,7 @@ def _reach(coordinator: str, wait_s: int) -> None:
             return
         except OSError as error:
             if time.monotonic() > deadline:
-                raise ProcessError(
+                raise ProcessLost(
                     f"--coordinator {coordinator} cannot be reached within {wait_s} s ({error}); "
                     "does process 0 run on that host, and is the port open?") from error
         time.sleep(0.2)

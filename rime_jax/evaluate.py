@@ -6,7 +6,8 @@
 
 `eval.protocol` says how (docs/evaluation.md). Results go to eval/ of the run directory as step_<n>
 or initial (.json and .md), or to --out; played/ beside them holds every finished task, from which a
-killed evaluation goes on with the same numbers. What --actor and --writer take is listed in
+killed evaluation goes on with the same numbers. SIGTERM and Ctrl-C end it with 75, as they do a
+training. What --actor and --writer take is listed in
 rime_jax/evaluation/players.py.
 """
 
@@ -15,6 +16,7 @@ import asyncio
 import contextlib
 import pathlib
 import re
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -22,7 +24,7 @@ from typing import Any
 import ml_collections
 
 from rime_jax import config as config_lib
-from rime_jax import distributed, experiment, parts
+from rime_jax import distributed, errors, experiment, parts
 from rime_jax.evaluation import journal, players, protocols, tables
 from rime_jax.rollout.trajectory import Status
 from rime_jax.tracking import progress, run_dir
@@ -44,7 +46,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     with experiment.clean_errors():
         config = _config(parser, arguments)
         with distributed.session(arguments) as processes:
-            found, out = asyncio.run(_evaluate(config, arguments, processes))
+            ended = asyncio.run(_evaluate(config, arguments, processes))
+    if ended is None:
+        print("Stopped; the tasks that were finished are kept, and the same command goes on.")
+        sys.exit(errors.STOPPED)
+    found, out = ended
     if processes.first:
         print(tables.save(found, out.parent, out.name))
         print(f"saved {out}.json and .md")
@@ -70,10 +76,22 @@ def _config(
 async def _evaluate(
     config: ml_collections.ConfigDict, arguments: argparse.Namespace,
     processes: distributed.Processes,
-) -> tuple[dict[str, Any], pathlib.Path]:
-    """The results, and the file for them without its ending."""
+) -> tuple[dict[str, Any], pathlib.Path] | None:
+    """The results, and the file for them without its ending; None: it was told to stop."""
     distributed.check_same(processes, config)
     stop = distributed.Stop(processes)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+    try:
+        return await _play(config, arguments, processes, stop)
+    except distributed.Stopped:
+        return None
+
+
+async def _play(
+    config: ml_collections.ConfigDict, arguments: argparse.Namespace,
+    processes: distributed.Processes, stop: distributed.Stop,
+) -> tuple[dict[str, Any], pathlib.Path]:
     async with players.opened(config, processes, run=arguments.run, actor=arguments.actor,
                               writer=arguments.writer) as made:
         protocols.check(made[0].built)

@@ -13,12 +13,12 @@ import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 import ml_collections
 
 from rime_jax import config as config_lib
-from rime_jax.policy import chat, weights
-from rime_jax.tracking import checkpoint
+from rime_jax import errors
 
 # Sizes of an experiment; the first is meant where none is named.
 SIZES = ("published", "tiny")
@@ -116,18 +116,30 @@ def _spelled_out(assignments: Sequence[str]) -> Iterator[str]:
 
 @contextlib.contextmanager
 def clean_errors() -> Iterator[None]:
-    """Ends the program with the message alone where the user's input is at fault."""
+    """Ends the program with a message instead of a traceback where the program is not at fault.
+
+    The status is that of rime_jax/errors.py: REFUSED where the user's input is at fault, FAILED
+    where the cause may pass.
+    """
     try:
         yield
-    except (config_lib.ConfigError, weights.ModelError, chat.TemplateError,
-            checkpoint.CheckpointError) as error:
-        sys.exit(f"error: {error}")
+    except errors.UserError as error:
+        _end(str(error), errors.REFUSED)
+    except errors.TransientError as error:
+        _end(str(error), errors.FAILED)
     except OSError as error:
-        sys.exit(f"error: {error.strerror}: {error.filename or 'see above'}; nothing that was "
-                 "finished before is lost, and the same command goes on once the cause is gone")
+        _end(f"{error.strerror}: {error.filename or 'see above'}; nothing that was finished before "
+             "is lost, and the same command goes on once the cause is gone", errors.FAILED)
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    print(f"error: {message}", file=sys.stderr)
+    end = SystemExit(f"error: {message}")  # for who calls a program's main
+    end.code = status
+    raise end
 
 
 def _run(path: pathlib.Path, size: str | None) -> ml_collections.ConfigDict:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from rime_jax import config as config_lib
+from rime_jax import errors
 from rime_jax.rollout.trajectory import Rollout
 from rime_jax.tracking import metrics, run_dir
 
@@ -10,7 +11,7 @@ from rime_jax.tracking import metrics, run_dir
 _FAILED_ITERATIONS = 3
 
 
-class TrainingError(config_lib.ConfigError):
+class TrainingError(errors.TransientError):
     """A run that cannot go on; the message says what happened and what to look at."""
 
 

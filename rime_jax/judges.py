@@ -6,7 +6,7 @@ import pathlib
 import httpx2
 import ml_collections
 
-from rime_jax.config import ConfigError
+from rime_jax import errors
 from rime_jax.judge import base, client, lexical
 from rime_jax.rollout.domain import Domain
 
@@ -48,14 +48,14 @@ def check_serves(config: ml_collections.ConfigDict) -> None:
     """Looks whether one of the judge's servers is there and serves its model.
 
     Raises:
-      ConfigError: says what each answered; a training without exploration scores must be meant.
+      TransientError: says what each answered; a training without exploration scores must be meant.
     """
     if config.judge.kind != "server":
         return
     found = {url: _served(url, config.judge.model) for url in config.judge.urls}
     if None in found.values():
         return
-    raise ConfigError(
+    raise errors.TransientError(
         "judge.kind = 'server', and no server can be asked: "
         + "; ".join(f"{url}: {what}" for url, what in found.items())
         + ". Start one (launch/judge_server.sh), or correct judge.urls, judge.model or the key in "

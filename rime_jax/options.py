@@ -4,8 +4,10 @@ import dataclasses
 import math
 from typing import Any
 
+from rime_jax import errors
 
-class ConfigError(ValueError):
+
+class ConfigError(errors.UserError):
     """A configuration that cannot run; the message names the field and the remedy."""
 
 

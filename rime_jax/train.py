@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import contextlib
 import logging
-import os
 import pathlib
 import signal
 import sys
@@ -28,6 +27,7 @@ import numpy as np
 from rime_jax import config as config_lib
 from rime_jax import (
     distributed,
+    errors,
     experiment,
     guards,
     judges,
@@ -52,9 +52,6 @@ from rime_jax.tracking import bad_batches, checkpoint, metrics, recorder, run_di
 
 _log = logging.getLogger(__name__)
 
-# Exit status of a run that a signal stopped after it had saved: 75, "try again later" (sysexits.h).
-STOPPED = os.EX_TEMPFAIL
-
 # Labels that keep the random streams of a run apart.
 _ROLLOUTS, _MINIBATCHES = 0, 1
 
@@ -78,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"Everything of this run is in {directory.path}; to look at its curves:")
         print(f"  {pathlib.Path(sys.executable).parent / 'tensorboard'} --logdir {directory.path}")
     if not finished:
-        sys.exit(STOPPED)
+        sys.exit(errors.STOPPED)
 
 
 def train(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from rime_jax import config as config_lib
-from rime_jax import distributed
+from rime_jax import distributed, errors
 from rime_jax.tracking import metrics, run_dir
 from tests import scripted
 
@@ -191,9 +191,18 @@ def test_sigterm_to_one_process_stops_all_at_the_same_step(alone, tmp_path):
 def test_processes_with_different_options_refuse_to_start(tmp_path):
     configs = [tiny(tmp_path / "run"), tiny(tmp_path / "run", learner__lr=2e-3)]
     for code, _, err in finish(start(configs, tmp_path)):
-        assert code == 1
+        assert code == errors.REFUSED
         assert "process 1 has learner.lr = 0.002, process 0 has 0.001; start all" in err, err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_others_end_as_one_does_whose_input_is_refused(tmp_path):
+    config = tiny(tmp_path / "run")
+    run_dir.RunDir(config.run_dir).create_or_resume(config, True)
+    config.learner.lr = 2e-3
+    ended = finish(start([config] * 2, tmp_path))
+    assert [code for code, *_ in ended] == [errors.REFUSED] * 2
+    assert all("holds a run with learner.lr = 0.001, not 0.002" in err for *_, err in ended)
 
 
 def test_the_failure_of_one_process_is_told_by_the_others(tmp_path):
@@ -228,7 +237,7 @@ def test_an_address_without_numbers_is_no_cluster():
 
 def test_a_coordinator_that_is_not_there_is_named():
     coordinator = f"localhost:{free_port()}"
-    with pytest.raises(distributed.ProcessError, match=f"{coordinator} cannot be reached"):
+    with pytest.raises(distributed.ProcessLost, match=f"{coordinator} cannot be reached"):
         distributed.start(coordinator, 2, 1, wait_s=0)
 
 
@@ -240,7 +249,7 @@ def test_auto_without_a_cluster_says_what_to_write(tmp_path):
         [sys.executable, "-m", "rime_jax.train", f"--config={file}", "--coordinator", "auto"],
         cwd=ROOT, text=True, capture_output=True,
         env={k: v for k, v in environment(1).items() if not k.startswith(clusters)})
-    assert done.returncode == 1
+    assert done.returncode == errors.REFUSED
     assert re.search("error: --coordinator auto: jax finds no cluster.*HOST:PORT", done.stderr)
 
 

@@ -1,10 +1,13 @@
 """The program: who can be evaluated, where results go, and what is refused."""
 
 import json
+import os
+import signal
 
 import pytest
 
-from rime_jax import evaluate, train
+from rime_jax import errors, evaluate, train
+from rime_jax.evaluation import protocols
 from rime_jax.tracking import run_dir
 from tests.scripted import small_config, warm_model
 
@@ -43,6 +46,24 @@ def test_evaluating_the_initial_policy_gives_a_table_and_the_same_one_again(tmp_
     first = results(tmp_path / "named/eval/initial.json")
     evaluate.main([f"--config={config}", f"--out={tmp_path / 'elsewhere' / 'again'}"])
     assert results(tmp_path / "elsewhere/again.json") == first
+
+
+def test_sigterm_ends_an_evaluation_with_the_status_of_a_stopped_training(
+    tmp_path, monkeypatch, capsys
+):
+    play = protocols.play
+
+    async def told_to_stop(*arguments, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return await play(*arguments, **options)
+
+    config = config_file(tmp_path, run_dir=str(tmp_path / "named"))
+    monkeypatch.setattr(protocols, "play", told_to_stop)
+    with pytest.raises(SystemExit) as stop:
+        evaluate.main([f"--config={config}"])
+    assert stop.value.code == errors.STOPPED
+    assert "same command goes on" in capsys.readouterr().out
+    assert not (tmp_path / "named/eval/initial.json").exists()
 
 
 def test_a_run_is_evaluated_beside_its_initial_policy_as_at_its_end(run):
@@ -105,32 +126,32 @@ def test_a_model_or_a_checkpoint_of_another_run_can_act(run, tmp_path):
 def test_who_cannot_play_is_refused_without_a_traceback(tmp_path, arguments, message):
     with pytest.raises(SystemExit) as stop:
         evaluate.main([f"--config={config_file(tmp_path)}", *arguments])
-    assert message in stop.value.code
+    assert message in str(stop.value)
 
 
 def test_a_run_that_is_not_there_is_refused_with_what_to_name():
     with pytest.raises(SystemExit) as stop:
         evaluate.main(["--run=runs/nowhere"])
-    assert "runs/nowhere is no run directory" in stop.value.code
-    assert "name one that rime_jax.train made" in stop.value.code
+    assert "runs/nowhere is no run directory" in str(stop.value)
+    assert "name one that rime_jax.train made" in str(stop.value)
 
 
 def test_results_of_another_game_are_not_written_over(run):
     before = (run / "eval/final.json").read_bytes()
     with pytest.raises(SystemExit) as stop:
         evaluate.main([f"--run={run}", f"--out={run}/eval/final", "--set", "env.trials=2"])
-    assert "trials is 3 there and would be 2" in stop.value.code and "--out" in stop.value.code
+    assert "trials is 3 there and would be 2" in str(stop.value) and "--out" in str(stop.value)
     assert (run / "eval/final.json").read_bytes() == before
 
 
 def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run):
     with pytest.raises(SystemExit) as stop:
         evaluate.main([f"--run={run}", f"--actor={run}/checkpoints/7"])
-    assert "has those of steps [1]" in stop.value.code
+    assert "has those of steps [1]" in str(stop.value)
 
 
 def test_a_run_without_a_checkpoint_is_refused_without_a_traceback(tmp_path):
     config_file(tmp_path)
     with pytest.raises(SystemExit) as stop:
         evaluate.main([f"--run={tmp_path}"])
-    assert "has no checkpoint yet; train it first" in stop.value.code
+    assert "has no checkpoint yet; train it first" in str(stop.value)

@@ -7,8 +7,9 @@ import re
 import pytest
 
 from rime_jax import config as config_lib
-from rime_jax import experiment
+from rime_jax import experiment, guards
 from rime_jax.policy import weights
+from rime_jax.tracking import checkpoint
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted((ROOT / "experiments").glob("**/*.py"))
@@ -202,9 +203,19 @@ def test_a_parent_that_cannot_be_imported_is_named_with_the_remedy(tmp_path):
         experiment.read(str(tmp_path / "fork.py"))
 
 
-def test_clean_errors_end_the_program_with_the_message_alone():
+@pytest.mark.parametrize(("error", "status", "told"), [
+    (config_lib.ConfigError("steps = -1 is below 0"), 78, "error: steps = -1 is below 0\n"),
+    (weights.ModelError("no weights"), 78, "error: no weights\n"),
+    (checkpoint.CheckpointError("another model"), 78, "error: another model\n"),
+    (guards.TrainingError("nothing was trained"), 1, "error: nothing was trained\n"),
+    (OSError(28, "No space left", "file"), 1, "error: No space left: file; nothing that was "),
+])
+def test_clean_errors_end_the_program_with_the_message_alone(capsys, error, status, told):
     with pytest.raises(SystemExit) as stop, experiment.clean_errors():
-        raise config_lib.ConfigError("steps = -1 is below 0")
-    assert stop.value.code == "error: steps = -1 is below 0"
+        raise error
+    assert stop.value.code == status and capsys.readouterr().err.startswith(told)
+
+
+def test_a_fault_of_the_program_keeps_its_traceback():
     with pytest.raises(ZeroDivisionError), experiment.clean_errors():
-        raise ZeroDivisionError  # a fault of the program keeps its traceback
+        raise ZeroDivisionError

@@ -164,7 +164,7 @@ def test_a_slice_that_is_up_is_used_as_it_is_and_a_stopped_run_starts_again(clou
 
 def test_a_run_that_fails_for_good_ends_with_its_log(cloud):
     done, _, did = cloud(*TRAINING, states=["ACTIVE"], statuses=[3])
-    assert done.returncode == 1 and "training says 3" in done.stdout
+    assert done.returncode == 3 and "training says 3" in done.stdout
     assert "error: the run ended with status 3" in done.stderr
     assert len([line for line in did if "rime_jax.train" in line]) == 4
 

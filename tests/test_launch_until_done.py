@@ -28,6 +28,7 @@ def play(tmp_path, statuses, *options):
     ([75, 75, 75, 75, 75, 0], 0, 6),
     ([1, 75, -9, 0], 0, 4),
     ([2, 0], 2, 1),
+    ([1, 78, 0], 78, 2),
     ([1, -6, -9, 7, 0], 7, 4),
 ])
 def test_it_runs_again_what_saved_without_limit_and_failures_three_times(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rime_jax import config as config_lib
+from rime_jax import errors
 from rime_jax.sweep import __main__ as sweep
 from rime_jax.sweep import board, jobs, places
 from rime_jax.sweep.board import State
@@ -193,10 +194,18 @@ def test_without_a_cluster_the_missing_program_is_named(tmp_path, monkeypatch):
         places.Slurm(tmp_path, [], slots=1).start(job)
 
 
-@pytest.mark.parametrize(("fails", "interrupted", "status"), [
-    (0, True, 75), (2, False, 1), (0, False, 0)])
-def test_the_status_is_that_of_a_run_that_was_told_to_stop(
-    tmp_path, monkeypatch, capsys, fails, interrupted, status
+def test_a_run_that_was_refused_is_not_tried_again(tmp_path):
+    planned = jobs.plan([f"{ALCHEMY}/rime.py:tiny"], [0, 1], tmp_path)
+    place = Pretended(1, {"rime_tiny_seed0": 1}, status=errors.REFUSED)
+    ended, said = run(planned, place, retries=5)
+    assert not ended and "exit status 78" in said
+    assert place.started == names(planned)
+
+
+@pytest.mark.parametrize(("fails", "failure", "interrupted", "status"), [
+    (0, 1, True, 75), (2, 1, False, 1), (2, errors.REFUSED, False, 78), (0, 1, False, 0)])
+def test_the_status_is_that_of_a_run_that_ended_so(
+    tmp_path, monkeypatch, capsys, fails, failure, interrupted, status
 ):
     class Interrupted(Pretended):
         def end(self, job):
@@ -204,7 +213,8 @@ def test_the_status_is_that_of_a_run_that_was_told_to_stop(
                 raise KeyboardInterrupt
             return super().end(job)
 
-    monkeypatch.setattr(sweep, "_place", lambda _: Interrupted(1, {"rime_tiny_seed0": fails}))
+    place = Interrupted(1, {"rime_tiny_seed0": fails}, failure)
+    monkeypatch.setattr(sweep, "_place", lambda _: place)
     monkeypatch.setattr(sweep, "_SAVE_S", 0.0)
     monkeypatch.setattr(sweep.signal, "signal", lambda *_: None)
     with pytest.raises(SystemExit) as end:

@@ -11,7 +11,7 @@ import jax
 import ml_collections
 
 from rime_jax import config as config_lib
-from rime_jax import domains, judges, samplers
+from rime_jax import domains, errors, judges, samplers
 from rime_jax.doctor.findings import Finding
 from rime_jax.envs.codebase import trees
 from rime_jax.judge import client as judge_client
@@ -80,7 +80,7 @@ def directory(config: ml_collections.ConfigDict, source: str, parameters: int) -
                                if p.name.isdecimal())
             yield Finding("run", "directory", "ok", f"{place.path} (" + (
                 f"goes on after step {steps[-1]})" if steps else "no checkpoint yet)"))
-        except config_lib.ConfigError as error:
+        except errors.TransientError as error:
             yield Finding("run", "directory", "bad", str(error),
                           "look with --set run_dir=DIRECTORY for another one")
     if not parameters:
@@ -116,7 +116,7 @@ def servers(config: ml_collections.ConfigDict) -> Iterator[Finding]:
                       "is set" if key else "is not set; servers of one's own need none")
         try:
             judges.check_serves(config)
-        except config_lib.ConfigError as error:
+        except errors.TransientError as error:
             yield Finding("servers", "judge", "bad", str(error))
         else:
             yield Finding("servers", "judge", "ok",

@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
+from rime_jax import errors
+
 Message = dict[str, str]
 Thinking = Literal["auto", "on", "off"]
 
@@ -21,7 +23,7 @@ _PLACEHOLDER = "rime{}placeholder"
 _THINKING = re.compile(r"<think>\s*(</think>\s*)?")
 
 
-class TemplateError(ValueError):
+class TemplateError(errors.UserError):
     """A chat template that cannot be used for growing conversations."""
 
 

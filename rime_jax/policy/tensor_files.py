@@ -15,6 +15,8 @@ import ml_dtypes
 import numpy as np
 import safetensors
 
+from rime_jax import errors
+
 INDEX = "model.safetensors.index.json"
 
 _DTYPES = {
@@ -23,7 +25,7 @@ _DTYPES = {
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
 
-class ModelError(ValueError):
+class ModelError(errors.UserError):
     """A model directory that cannot be used; the message names the file and the remedy."""
 
 

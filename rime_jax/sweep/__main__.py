@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 
 from rime_jax import config as config_lib
-from rime_jax import experiment
+from rime_jax import errors, experiment
 from rime_jax.sweep import board as board_lib
 from rime_jax.sweep import jobs as jobs_lib
 from rime_jax.sweep import places
@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sweep = Sweep(jobs, place, arguments.retries)
         finished = sweep.run()
         # As rime_jax.train, so that launch/until_done.sh goes on with either.
-        sys.exit(0 if finished else os.EX_TEMPFAIL if sweep.interrupted else 1)
+        sys.exit(0 if finished else errors.STOPPED if sweep.interrupted
+                 else errors.REFUSED if sweep.refused else errors.FAILED)
 
 
 def dry_run(jobs: Sequence[jobs_lib.Job], place: places.Place) -> list[str]:
@@ -72,6 +73,7 @@ class Sweep:
 
     Attributes:
       interrupted: Ctrl-C or SIGTERM ended `run`.
+      refused: no run has failed but those that would again, for what the user gave.
     """
 
     def __init__(self, jobs: Sequence[jobs_lib.Job], place: places.Place, retries: int,
@@ -83,6 +85,7 @@ class Sweep:
         self._jobs, self._place, self._retries = list(jobs), place, retries
         self._board, self._poll_s = board or board_lib.Board(), poll_s
         self.interrupted = False
+        self._refused: set[str] = set()
         self._handles: dict[str, places.Handle] = {}
         self._starts = {job.name: 0 for job in jobs}
         self._states = {job.name: State.WAITING for job in jobs}
@@ -113,6 +116,11 @@ class Sweep:
         print("\n" + board_lib.table(self._jobs, self._states, self._notes, self._progress))
         return all(s in (State.FINISHED, State.SAME) for s in self._states.values())
 
+    @property
+    def refused(self) -> bool:
+        return self._refused == {name for name, state in self._states.items()
+                                 if state is State.FAILED}
+
     def _begin(self, job: jobs_lib.Job) -> None:
         if job.same_as is not None:
             self._states[job.name], self._notes[job.name] = State.SAME, f"as {job.same_as}"
@@ -135,7 +143,9 @@ class Sweep:
             self._notes.pop(job.name, None)
         else:
             self._notes[job.name] = _why(job, status)
-            again = self._starts[job.name] <= self._retries
+            if status == errors.REFUSED:
+                self._refused.add(job.name)
+            again = status != errors.REFUSED and self._starts[job.name] <= self._retries
             self._states[job.name] = State.WAITING if again else State.FAILED
 
     def _start_if_possible(self, job: jobs_lib.Job) -> None:

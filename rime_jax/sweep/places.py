@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rime_jax import config as config_lib
+from rime_jax import errors
 from rime_jax.sweep.jobs import Job
 from rime_jax.tracking import metrics
 from rime_jax.tracking.run_dir import RunDir
@@ -210,7 +211,7 @@ class Slurm:
             try:
                 self._queued = frozenset(_told(["squeue", "--me", "-h", "-o", "%i"]).split())
                 self._answered = now
-            except config_lib.ConfigError:
+            except errors.TransientError:
                 # A busy controller does not always answer; its jobs go on.
                 if self._answered is None or now - self._answered > _SILENT_S:
                     raise
@@ -240,7 +241,7 @@ class SlurmJob:
             return None
         try:
             state = _told(["sacct", "-X", "-n", "-P", "-o", "State", "-j", self._number])
-        except config_lib.ConfigError:
+        except (config_lib.ConfigError, errors.TransientError):
             return 0  # Clusters need not keep accounts; whether it has finished, its files tell.
         if state.startswith(_UNDER_WAY):  # A list without it was not the whole list.
             return None
@@ -259,4 +260,4 @@ def _told(command: Sequence[str]) -> str:
             f"{command[0]} is not there; a sweep over SLURM is started where jobs are "
             "submitted") from None
     except subprocess.CalledProcessError as error:
-        raise config_lib.ConfigError(f"{command[0]} failed: {error.stderr.strip()}") from None
+        raise errors.TransientError(f"{command[0]} failed: {error.stderr.strip()}") from None

@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from rime_jax import errors
 
-class CheckpointError(ValueError):
+
+class CheckpointError(errors.UserError):
     """A checkpoint that does not fit the model; the message names the array and the remedy."""
 
 

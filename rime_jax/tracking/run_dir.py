@@ -26,6 +26,7 @@ from typing import Any
 import ml_collections
 
 from rime_jax import config as config_lib
+from rime_jax import errors
 from rime_jax.tracking import metrics
 
 # What may change between a run and its continuation: neither enters the training's numbers.
@@ -106,14 +107,14 @@ class RunDir:
         """Keeps a second training out of the directory; the lock falls with its process.
 
         Raises:
-          ConfigError: another process trains here.
+          TransientError: another process trains here.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / "lock").open("w") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise config_lib.ConfigError(
+                raise errors.TransientError(
                     f"another process trains in {self.path}; wait for it, or give this run a "
                     f"directory of its own (--set run_dir=...)"
                 ) from None

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from rime_jax import config as config_lib
-from rime_jax import judges, train
+from rime_jax import errors, judges, train
 from rime_jax.judge.chat import Failure
 from rime_jax.tracking import metrics, run_dir
 from tests import scripted
@@ -99,7 +99,7 @@ def test_a_training_without_its_judge_does_not_start(tmp_path):
     with stub_in_thread(lambda _: "fine") as stub:
         gone = stub.url
     config = tiny(tmp_path / "run", judge__kind="server", judge__urls=(gone,), judge__model="m")
-    with pytest.raises(config_lib.ConfigError, match="no server can be asked: http.*judge_server"):
+    with pytest.raises(errors.TransientError, match="no server can be asked: http.*judge_server"):
         train.train(config, run_dir.RunDir(config.run_dir))
     assert not (tmp_path / "run").exists()
 
@@ -107,7 +107,7 @@ def test_a_training_without_its_judge_does_not_start(tmp_path):
 def test_a_server_of_another_model_is_named(served):
     config = scripted.small_config(
         judge__kind="server", judge__urls=(served["judge.urls"],), judge__model="gpt")
-    with pytest.raises(config_lib.ConfigError, match="serves lexical, not gpt"):
+    with pytest.raises(errors.TransientError, match="serves lexical, not gpt"):
         judges.check_serves(config)
 
 
@@ -115,7 +115,7 @@ def test_a_base_without_its_v1_does_not_start_a_training(served):
     config = scripted.small_config(
         judge__kind="server", judge__urls=(served["judge.urls"].removesuffix("/v1"),),
         judge__model="lexical")
-    with pytest.raises(config_lib.ConfigError, match="HTTP 404 for .*ends in /v1"):
+    with pytest.raises(errors.TransientError, match="HTTP 404 for .*ends in /v1"):
         judges.check_serves(config)
 
 
