@@ -25,7 +25,8 @@ class Chip:
       devices: jax devices of a chip. Two cores are one device (megacore) up to v5p, and two devices
         that share the figures above from tpu7x on.
       host: (x, y, z) chips of one host in a slice of several hosts.
-      pod: chips of the largest slice there can be.
+      largest: chips of the largest slice that there can be; a whole pod, but for v5p, whose pod of
+        8,960 is not given out as one.
       options: what `get_topology_desc` needs beyond the name.
       source: page of the vendor's documentation.
     """
@@ -36,7 +37,7 @@ class Chip:
     ici_bytes: float
     devices: int
     host: tuple[int, int, int]
-    pod: int
+    largest: int
     options: dict[str, Any]
     source: str
 
@@ -49,7 +50,7 @@ CHIPS = {
                "https://docs.cloud.google.com/tpu/docs/v4"),
     "v5e": Chip(16, 197e12, 819e9, 200e9, 1, (2, 2, 1), 256, {},
                 "https://docs.cloud.google.com/tpu/docs/v5e"),
-    "v5p": Chip(95, 459e12, 2765e9, 600e9, 1, (2, 2, 1), 8960, {},
+    "v5p": Chip(95, 459e12, 2765e9, 600e9, 1, (2, 2, 1), 6144, {},
                 "https://docs.cloud.google.com/tpu/docs/v5p"),
     "v6e": Chip(32, 918e12, 1640e9, 400e9, 1, (2, 2, 1), 256, {},
                 "https://docs.cloud.google.com/tpu/docs/v6e"),
@@ -136,9 +137,9 @@ def describe(name: str) -> Slice:
     if len(sizes) != axes:
         raise TopologyError(f"--topology {name}: slices of {generation} have {axes} axes")
     chips = [int(s) for s in sizes]
-    if math.prod(chips) > chip.pod:
-        raise TopologyError(f"--topology {name}: {math.prod(chips)} chips; a whole pod of "
-                            f"{generation} has {chip.pod}")
+    if math.prod(chips) > chip.largest:
+        raise TopologyError(f"--topology {name}: {math.prod(chips)} chips; the largest slice of "
+                            f"{generation} has {chip.largest}")
     return Slice(name, chip, tuple(_topology(name, chip, chips).devices))
 
 

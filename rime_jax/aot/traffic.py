@@ -19,6 +19,9 @@ _FREE = {
     "opt-barrier", "async-start", "async-update", "async-done", "iota",
 }
 
+# Those that read of their first operand as much as they make.
+_SLICES = {"slice", "dynamic-slice", "gather"}
+
 
 @dataclasses.dataclass
 class Collective:
@@ -147,9 +150,13 @@ def _moved(
             for place, operand in enumerate(instruction.operands)
             if _in_hbm(computation, operand))
         return read + _written_by(fused, instruction)
-    if op == "dynamic-slice":
+    if op in _SLICES:
         return _hbm(instruction) + (_hbm(instruction)
                                     if _in_hbm(computation, instruction.operands[0]) else 0)
+    if op == "slice-start":
+        # Its result holds source and target; of the source it reads what the target has.
+        source, target = instruction.arrays[:2]
+        return target.bytes * (source.in_hbm + target.in_hbm)
     if op == "dynamic-update-slice":
         return 2 * computation.instructions[instruction.operands[1]].bytes
     if op == "copy-start":
@@ -164,7 +171,7 @@ def _read_by(module: hlo.Module, fused: hlo.Computation, parameter: str) -> int:
     read = 0
     whole = sum(a.bytes for a in fused.instructions[parameter].arrays)
     for user in fused.users.get(parameter, []):
-        if user.op == "dynamic-slice" and user.operands[0] == parameter:
+        if user.op in _SLICES and user.operands[0] == parameter:
             read += user.bytes
         elif user.op == "dynamic-update-slice" and user.operands[0] == parameter:
             continue

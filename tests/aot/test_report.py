@@ -94,7 +94,8 @@ def test_a_configuration_that_cannot_work_says_why(changes, message):
 @pytest.mark.parametrize("name, message", [
     ("v9:2x2", "the generations are v4, v5e"), ("v5e", "write <generation>"),
     ("v5p:4x4", "v5p have 3 axes"), ("v5e:0x4", "write <generation>"),
-    ("v5e:²x2", "write <generation>"), ("v5e:32x16", "512 chips; a whole pod of v5e has 256")])
+    ("v5e:²x2", "write <generation>"), ("v5e:32x16", "512 chips; the largest slice of v5e has 256"),
+    ("v5p:16x20x28", "8960 chips; the largest slice of v5p has 6144")])
 def test_an_unknown_slice_is_refused(name, message):
     with pytest.raises(hardware.TopologyError, match=message):
         hardware.describe(name)

@@ -164,3 +164,33 @@ ENTRY %main (x: bf16[8,32], w: bf16[64,32]) -> bf16[8,64] {
 def test_a_weight_that_a_nested_fusion_only_turns_is_read():
     found = traffic.measure(hlo.parse(NESTED))
     assert found.hbm_bytes == 2 * (8 * 32 + 64 * 32 + 8 * 64)
+
+
+PARTS = """HloModule parts
+
+%rows (table: f32[1000,64], places: s32[8]) -> f32[8,64] {
+  %table = f32[1000,64]{1,0} parameter(0)
+  %places = s32[8]{0} parameter(1)
+  ROOT %g = f32[8,64]{1,0} gather(%table, %places), offset_dims={1}, slice_sizes={1,64}
+}
+
+ENTRY %main (table: f32[1000,64], places: s32[8]) -> f32[8,64] {
+  %table = f32[1000,64]{1,0} parameter(0)
+  %places = s32[8]{0} parameter(1)
+  LINE
+}
+"""
+
+
+@pytest.mark.parametrize("line, moved", [
+    # Fetched ahead into the core's memory: read only. The result holds source and target.
+    ("ROOT %s = ((f32[1000,64]{1,0}), f32[8,64]{1,0:S(1)}, s32[]{:S(2)}) slice-start(%table), "
+     "slice={[0:8], [0:64]}", 2048),
+    ("ROOT %s = ((f32[1000,64]{1,0}), f32[8,64]{1,0}, s32[]{:S(2)}) slice-start(%table), "
+     "slice={[0:8], [0:64]}", 2 * 2048),
+    ("ROOT %s = f32[8,64]{1,0} slice(%table), slice={[0:8], [0:64]}", 2 * 2048),
+    ("ROOT %s = f32[8,64]{1,0} gather(%table, %places), offset_dims={1}", 2 * 2048),
+    ("ROOT %s = f32[8,64]{1,0} fusion(%table, %places), kind=kCustom, calls=%rows",
+     2 * 2048 + 32)])
+def test_of_a_table_only_the_part_that_is_taken_counts(line, moved):
+    assert traffic.measure(hlo.parse(PARTS.replace("LINE", line))).hbm_bytes == moved
