@@ -179,6 +179,13 @@ OPTIONS: dict[str, Any] = {
         "horizon": Option(3, "K, tasks in each window of the improvement", low=1),
         "horizon_stays_in_segment": Option(False, "cut the improvement's windows at the end of a "
                                                   "segment"),
+        "history_baseline": Option(
+            "window",
+            "what the improvement takes off the next window: window (the mean of the last K "
+            "rewards; the post) | fitted (a coefficient for each of the K, fitted to the other "
+            "streams of the iteration; docs/credit.md) | none",
+            choices=("window", "fitted", "none"),
+        ),
         "malformed": Option(
             "group_min",
             "what a malformed memory earns: zero (the post: pays it above its siblings after a "

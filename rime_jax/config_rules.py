@@ -29,6 +29,14 @@ def check(c: ml_collections.ConfigDict) -> None:
          f"reward.writer = {c.reward.writer!r} means nothing with reward.credit = "
          f"{c.reward.credit!r}, which pays the writer in its own way; leave reward.writer at "
          "'improvement'")
+    need(c.reward.history_baseline == "window"
+         or (c.reward.credit, c.reward.writer) == ("rime", "improvement"),
+         f"reward.history_baseline = {c.reward.history_baseline!r} means nothing unless the "
+         "improvement pays the writer (reward.credit = 'rime', reward.writer = 'improvement'); "
+         "leave it at 'window'")
+    need(c.reward.history_baseline != "fitted" or c.rollout.streams_per_step >= 2,
+         "reward.history_baseline = 'fitted' takes a stream's coefficients from the other streams "
+         "of the iteration; set rollout.streams_per_step to 2 or more")
     need(c.judge.kind != "none" or c.reward.exploration == 0,
          "judge.kind = 'none' gives no exploration scores; set reward.exploration = 0 as well")
     need(c.judge.kind != "server" or c.judge.model,

@@ -220,7 +220,9 @@ class Trainer:
                 **(judge.metrics() if judge else {})}
 
         # ------------------------------------------------------------------ credit and batches
-        rewards = training_data.rewards_of(rollouts, config.rollout.group_size)
+        # Of all processes: a baseline may be fitted to other groups than one's own.
+        rewards = training_data.whole(self.processes.gather(
+            training_data.rewards_of(rollouts, config.rollout.group_size)))
         batches = batch_lib.make_batches(
             training_data.samples_of(rollouts), credit_lib.credit(rewards, config.reward),
             config.roles, config.learner, (config.seed, _MINIBATCHES, step),

@@ -36,6 +36,23 @@ def rewards_of(rollouts: Sequence[Rollout], siblings: int) -> credit_lib.Rewards
     return credit_lib.Rewards(reward, performance, exploration, well_formed, present, segments)
 
 
+def whole(shares: Sequence[credit_lib.Rewards]) -> credit_lib.Rewards:
+    """The rewards of all groups, from those of processes that played some of the groups each."""
+    if len(shares) == 1:
+        return shares[0]
+    largest = np.max([share.reward.shape for share in shares], axis=0)
+    merged = {}
+    for field in dataclasses.fields(credit_lib.Rewards):
+        parts = [getattr(share, field.name) for share in shares]
+        shape = largest if parts[0].ndim == 3 else largest[[0, 2]]
+        empty = np.nan if parts[0].dtype.kind == "f" else 0
+        into = merged[field.name] = np.full(shape, empty, parts[0].dtype)
+        for share, part in zip(shares, parts, strict=True):
+            own = np.flatnonzero(share.present.any((1, 2)))
+            into[own, ..., : part.shape[-1]] = part[own]
+    return credit_lib.Rewards(**merged)
+
+
 def samples_of(rollouts: Sequence[Rollout]) -> list[Sample]:
     """All samples, ACT and WRITE."""
     return [s for r in rollouts for record in r.tasks for s in (record.act, record.write)]

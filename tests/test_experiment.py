@@ -98,6 +98,9 @@ def test_every_row_changes_what_it_names_and_nothing_else(domain, size):
     assert changed("lambda_0_1") == changed("lambda_1") == {"reward.exploration"}
     assert changed("memory_half") == {"rollout.memory_tokens"}
     assert changed("prompted") == {"steps", "learner.lr"}
+    if domain == "alchemy":
+        assert (changed("baseline_fitted") == changed("baseline_none")
+                == {"reward.history_baseline"})
     branched = {"steps", "seed", "model.branch_from"}
     assert changed("co_train_continued") == branched
     assert changed("decoupled") == branched | {"roles.act", "roles.write", "roles.train"}

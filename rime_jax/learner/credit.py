@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rime_jax.learner import returns, windows
+from rime_jax.learner import history, returns, windows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Credit:
       act_weight: 1; 0 where the ACT sample leaves the loss and its denominator.
       write_advantage: A_WRITE = z(w); CoD: likewise.
       write_weight: the same for the WRITE sample.
-      improvement: the difference of window means before well-formedness counts; nan: no value.
+      improvement: the next window less the baseline, before well-formedness counts; nan: no value.
       writer_reward: w_t, or the baseline's return; nan: no value.
       zero_variance: fraction of the groups with at least two values whose standard deviation is
         below the floor, for `reward`, `exploration` and `writer`; a term without any is left out.
@@ -71,6 +71,7 @@ def credit(rewards: Rewards, config: Any) -> Credit:
         present,
         config.horizon,
         rewards.segments if config.horizon_stays_in_segment else None,
+        config.history_baseline,
     )
     earned = np.where(present, rewards.reward, np.nan)
     if config.credit == "cod":
@@ -108,24 +109,33 @@ def improvement(
     present: np.ndarray,
     horizon: int,
     segments: np.ndarray | None = None,
+    baseline: str = "window",
 ) -> np.ndarray:
-    """Mean performance over t+1..min(t+K, T) minus that over max(1, t-K+1)..t (method section 2).
+    """Mean performance over t+1..min(t+K, T) minus what history gives (method section 2).
 
     Args:
       performance: [S, G, T]; nan values leave the means.
       present: bool [S, G, T].
       horizon: K.
       segments: int [S, T]; both windows then stay in the segment of t.
+      baseline: what is taken off. `window`: the mean over max(1, t-K+1)..t; `fitted`:
+        `history.expected` of the same rewards; `none`: nothing.
 
     Returns:
       float64 [S, G, T]; nan where a window holds no value (so at the last position) or a task that
-      is not present.
+      is not present. Of the window before, `fitted` and `none` need the task at t alone.
     """
     t, j = np.ogrid[: performance.shape[-1], : performance.shape[-1]]
     near = True if segments is None else segments[:, :, None] == segments[:, None, :]
     after = near & ((j > t) & (j <= t + horizon))[None]
     before = near & ((j <= t) & (j > t - horizon))[None]
-    return windows.means(performance, present, after) - windows.means(performance, present, before)
+    following = np.where(present, windows.means(performance, present, after), np.nan)
+    if baseline == "window":
+        return following - windows.means(performance, present, before)
+    if baseline == "fitted":
+        known = np.where(present, performance, np.nan)
+        return following - history.expected(following, known, before)
+    return following
 
 
 def writer_reward(

@@ -27,18 +27,60 @@ def page_mean(values):
     return sum(values) / len(values) if values else math.nan
 
 
-def page_improvement(r, s, g, t, c):
-    """Positions count from 1 on the page."""
-    T = r.reward.shape[2]
-    before = list(range(max(1, t - c.horizon + 1), t + 1))
-    after = list(range(t + 1, min(t + c.horizon, T) + 1))
+def page_window(r, s, t, c, first, last):
+    """Positions of a window around t, counted from 1."""
+    inside = range(max(1, first), min(last, r.reward.shape[2]) + 1)
     if c.horizon_stays_in_segment:
-        before = [j for j in before if r.segments[s, j - 1] == r.segments[s, t - 1]]
-        after = [j for j in after if r.segments[s, j - 1] == r.segments[s, t - 1]]
-    if not all(r.present[s, g, j - 1] for j in before + after):
+        return [j for j in inside if r.segments[s, j - 1] == r.segments[s, t - 1]]
+    return list(inside)
+
+
+def page_following(r, s, g, t, c):
+    after = page_window(r, s, t, c, t + 1, t + c.horizon)
+    if not all(r.present[s, g, j - 1] for j in [t, *after]):
         return math.nan
-    mean = lambda window: page_mean([r.performance[s, g, j - 1] for j in window])  # noqa: E731
-    return mean(after) - mean(before)
+    return page_mean([r.performance[s, g, j - 1] for j in after])
+
+
+def page_regression(r, s, c):
+    """Of one stream: {(t, g): (past rewards, next window), both less the siblings' mean}."""
+    rows = {}
+    for t in range(1, r.reward.shape[2] + 1):
+        following = {g: page_following(r, s, g, t, c) for g in range(r.reward.shape[1])}
+        following = {g: v for g, v in following.items() if not math.isnan(v)}
+        past = {g: [] for g in following}
+        for j in range(t, t - c.horizon, -1):
+            reached = j in page_window(r, s, t, c, t - c.horizon + 1, t)
+            known = {g: r.performance[s, g, j - 1] for g in following
+                     if reached and r.present[s, g, j - 1]
+                     and not math.isnan(r.performance[s, g, j - 1])}
+            for g in following:
+                past[g].append(known[g] - page_mean(known.values()) if g in known else 0.0)
+        mean = page_mean(following.values())
+        rows |= {(t, g): (past[g], following[g] - mean) for g in following}
+    return rows
+
+
+def page_expected(r, s, g, t, c):
+    fitted = [row for other in range(r.reward.shape[0]) if other != s
+              for row in page_regression(r, other, c).values()]
+    if not fitted:
+        return 0.0
+    past, following = (np.array(column) for column in zip(*fitted, strict=True))
+    coefficients = np.linalg.lstsq(past, following, rcond=1e-6)[0]
+    return float(np.dot(page_regression(r, s, c)[t, g][0], coefficients))
+
+
+def page_improvement(r, s, g, t, c):
+    following = page_following(r, s, g, t, c)
+    if math.isnan(following) or c.history_baseline == "none":
+        return following
+    if c.history_baseline == "fitted":
+        return following - page_expected(r, s, g, t, c)
+    before = page_window(r, s, t, c, t - c.horizon + 1, t)
+    if not all(r.present[s, g, j - 1] for j in before):
+        return math.nan
+    return following - page_mean([r.performance[s, g, j - 1] for j in before])
 
 
 def page_writer(r, s, g, t, c):
@@ -97,7 +139,7 @@ def page_credit(r, c):
 
 @st.composite
 def groups(draw, min_positions=1):
-    S, G = draw(st.integers(1, 2)), draw(st.integers(2, 5))
+    S, G = draw(st.integers(1, 3)), draw(st.integers(2, 5))
     T = draw(st.integers(min_positions, 8))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     # Few levels make zero-variance groups; eighths make float sums exact.
@@ -123,6 +165,7 @@ configs = st.builds(
     writer=st.sampled_from(["improvement", "format", "none"]),
     horizon=st.integers(1, 4),
     horizon_stays_in_segment=st.booleans(),
+    history_baseline=st.sampled_from(["window", "fitted", "none"]),
     malformed=st.sampled_from(["zero", "group_min"]),
     format_bonus=st.sampled_from([0.0, 0.1]),
     exploration=st.sampled_from([0.0, 0.3]),

@@ -159,6 +159,8 @@ PLACES = {
         "horizon_1": ("alchemy", "horizon K = 1"), "horizon_5": ("alchemy", "horizon K = 5"),
         "lambda_0_1": ("alchemy", "λ = 0.1"), "lambda_1": ("alchemy", "λ = 1"),
         "memory_half": ("alchemy", "memory budget halved"),
+        "baseline_fitted": ("alchemy", "writer's baseline fitted"),
+        "baseline_none": ("alchemy", "writer's baseline: none"),
         "benchmark_rules": ("alchemy", "benchmark rules"),
         "values_shown": ("alchemy", "values shown"),
     },
