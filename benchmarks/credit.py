@@ -192,7 +192,8 @@ def _coefficient(own: Sequence[Played], position: int | slice = slice(None)) -> 
     following = improvement(own, "none")
     off = following - improvement(own, "window")
     x, y = (_deviations(a)[..., position] for a in (off, following))
-    return float(np.nansum(x * y) / np.nansum(x * x))
+    power = np.nansum(x * x)
+    return float(np.nansum(x * y) / power) if power > 0 else np.nan
 
 
 def _coefficients(own: Sequence[Played]) -> list[float]:

@@ -2,10 +2,10 @@
 
     python -m benchmarks.credit_runs rime_tiny baseline_fitted_tiny runs/w0 runs/w1
 
-Each directory holds runs of one warm start, as a sweep leaves them: NAME_seed0, NAME_seed1, … Prints
-second less first: of held-out performance and gain, and of the mean training performance (the area
-under its curve; all iterations cost the same). Runs are the units of the last rows: held-out
-streams tell how well a run is measured, and seeds how much another run would differ.
+Each directory holds runs of one warm start, as a sweep leaves them: NAME_seed0, NAME_seed1, …
+Prints second less first: of held-out performance and gain, and of the mean training performance
+(the area under its curve; all iterations cost the same). Runs are the units of the last rows:
+held-out streams tell how well a run is measured, seeds how much another run would differ.
 """
 
 import argparse
@@ -22,8 +22,9 @@ from rime_jax.evaluation.compare import compare
 from rime_jax.tracking import metrics
 
 QUANTITIES = ("performance", "gain", "training")
-# Half the width of an interval that would tell a difference worth having.
-_WORTH = 0.02
+# Half the width of an interval that would tell a difference worth having, and the pairs from which
+# their spread is known well enough to say how many give it.
+_WORTH, _ENOUGH = 0.02, 4
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -95,7 +96,7 @@ def _mean(x: np.ndarray) -> str:
 
 def _needed(x: np.ndarray) -> str:
     """Pairs of runs after which an interval has the half width `_WORTH`."""
-    return "–" if len(x) < 2 else str(int(np.ceil((1.96 * x.std(ddof=1) / _WORTH) ** 2)))
+    return "–" if len(x) < _ENOUGH else str(int(np.ceil((1.96 * x.std(ddof=1) / _WORTH) ** 2)))
 
 
 if __name__ == "__main__":

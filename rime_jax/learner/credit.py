@@ -118,8 +118,8 @@ def improvement(
       present: bool [S, G, T].
       horizon: K.
       segments: int [S, T]; both windows then stay in the segment of t.
-      baseline: what is taken off. `window`: the mean over max(1, t-K+1)..t; `fitted`:
-        `history.expected` of the same rewards; `none`: nothing.
+      baseline: what is taken off. `window`: the mean over max(1, t-K+1)..t; `fitted`: what
+        `history.expected` makes of the same rewards; `none`: nothing.
 
     Returns:
       float64 [S, G, T]; nan where a window holds no value (so at the last position) or a task that
