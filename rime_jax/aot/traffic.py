@@ -76,7 +76,7 @@ def _visit(module: hlo.Module, name: str, times: float, dynamic: int, total: Tra
             trips = hlo.trip_count(module, computation, instruction)
             inner = times * (dynamic if trips is None else trips)
             _visit(module, instruction.called("body")[0], inner, dynamic, total)
-        elif instruction.op in ("call", "conditional", "async-start"):
+        elif instruction.op in ("call", "call-start", "conditional", "async-start"):
             for called in instruction.called(
                     "to_apply", "branch_computations", "true_computation", "false_computation",
                     "calls"):

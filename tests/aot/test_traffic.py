@@ -194,3 +194,10 @@ ENTRY %main (table: f32[1000,64], places: s32[8]) -> f32[8,64] {
      2 * 2048 + 32)])
 def test_of_a_table_only_the_part_that_is_taken_counts(line, moved):
     assert traffic.measure(hlo.parse(PARTS.replace("LINE", line))).hbm_bytes == moved
+
+
+def test_what_another_core_of_the_chip_is_sent_to_do_counts():
+    started = ("%c = ((f32[1000,64]{1,0}, s32[8]{0}), f32[8,64]{1,0}, u32[]{:S(8)}) call-start("
+               "%table, %places), async_execution_thread=\"sparsecore\", to_apply=%rows\n"
+               "  ROOT %d = f32[8,64]{1,0} call-done(%c)")
+    assert traffic.measure(hlo.parse(PARTS.replace("LINE", started))).hbm_bytes == 2 * 2048
