@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
+from rime_jax import config as config_lib
 from rime_jax.learner import credit as credit_lib
 from rime_jax.learner import history
 
@@ -110,3 +111,15 @@ def test_the_own_next_rewards_never_enter_what_is_expected():
     once, again = (history.expected(f, performance, before) for f in (following, changed))
     np.testing.assert_array_equal(once[1], again[1])
     assert np.abs(once[[0, 2]] - again[[0, 2]]).max() > 1e-6
+
+
+@pytest.mark.parametrize(("changes", "remedy"), [
+    ({"reward.history_baseline": "fitted", "rollout.streams_per_step": "1"}, "2 or more"),
+    ({"reward.history_baseline": "none", "reward.credit": "cod"}, "leave it at 'window'"),
+    ({"reward.history_baseline": "fitted", "reward.writer": "none"}, "leave it at 'window'"),
+])
+def test_a_baseline_of_nothing_is_refused(changes, remedy):
+    config = config_lib.default()
+    config_lib.override(config, changes)
+    with pytest.raises(config_lib.ConfigError, match=remedy):
+        config_lib.validate(config)
