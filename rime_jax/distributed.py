@@ -19,7 +19,9 @@ import hashlib
 import logging
 import pathlib
 import pickle
+import signal
 import socket
+import threading
 import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
@@ -174,6 +176,15 @@ class Stop:
         self.processes = processes
         self._asked = False
         self._work: asyncio.Task | None = None
+
+    def heed_signals(self) -> None:
+        """SIGTERM and SIGINT ask from now on; to be called where the event loop runs.
+
+        Python gives signals to its main thread alone: in another one they stay as they are.
+        """
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                asyncio.get_running_loop().add_signal_handler(number, self.ask)
 
     def ask(self) -> None:
         """What a signal does: work that may be given up ends now, in every process."""

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import pathlib
 import re
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -80,8 +79,7 @@ async def _evaluate(
     """The results, and the file for them without its ending; None: it was told to stop."""
     distributed.check_same(processes, config)
     stop = distributed.Stop(processes)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.ask)
+    stop.heed_signals()
     try:
         return await _play(config, arguments, processes, stop)
     except distributed.Stopped:

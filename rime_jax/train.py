@@ -177,8 +177,7 @@ class Trainer:
 
     async def run(self) -> bool:
         """All iterations that are left, then the final evaluation."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, self.stop.ask)
+        self.stop.heed_signals()
         finished = self.directory.eval / "final.md"
         if self.step >= self.config.steps and self.processes.gather(finished.is_file())[0]:
             self._say(f"This run has finished its {self.config.steps} steps:\n\n"
@@ -231,7 +230,7 @@ class Trainer:
 
         # ------------------------------------------------------------------ update
         began = time.monotonic()
-        learnt = {}
+        learnt: dict[str, float] = {}
         if config.track.kl_every and step % config.track.kl_every == 0:
             learnt |= self._kl(batches)
         updated, ratios = self._update(step, batches)

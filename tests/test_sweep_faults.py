@@ -5,6 +5,7 @@ import json
 import pytest
 
 from rime_jax import config as config_lib
+from rime_jax import errors
 from rime_jax.sweep import board, jobs, places
 from rime_jax.sweep.board import State
 from rime_jax.tracking import run_dir
@@ -154,7 +155,7 @@ def test_a_slurm_job_goes_on_while_the_scheduler_is_silent_or_confused(tmp_path,
     (cluster / "sacct").write_text("#!/usr/bin/env bash\nprintf '\\xffgarbage'\n")
     assert handle.poll() == 1
     (cluster / "squeue").write_text("#!/usr/bin/env bash\nexit 1\n")
-    with pytest.raises(config_lib.ConfigError, match="squeue failed"):
+    with pytest.raises(errors.TransientError, match="squeue failed"):
         places.Slurm(tmp_path, [], slots=1).queued()
 
 

@@ -111,7 +111,8 @@ class Module:
 def parse(text: str) -> Module:
     """The program of `compiled.as_text()`."""
     computations: dict[str, Computation] = {}
-    entry, name, instructions, root = "", "", {}, ""
+    entry, name, root = "", "", ""
+    instructions: dict[str, Instruction] = {}
     for line in text.splitlines():
         header = _HEADER.match(line)
         if header and " = " not in line.split("{")[0]:

@@ -91,7 +91,8 @@ def search(
       ConfigError: nothing in `space` divides the slice or can fit it, or `file` cannot be read.
       ModelError: the model cannot be used.
     """
-    known, found = _read(file), []
+    known = _read(file)
+    found: list[Result] = []
     tell("doing the arithmetic of all candidates …")
     planned = _planned(config, slice_, load, space)
     _require_writable(file)

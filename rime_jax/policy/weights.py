@@ -205,7 +205,8 @@ def _match(
             "to its directory, or take the experiment's size for two cores (FILE.py:tiny)")
     family = families.of(policy)
     shapes = {t.name: t.shape for own in wanted.values() for t in own}
-    found, unused = {}, []
+    found: dict[str, tensor_files.Stored] = {}
+    unused = []
     for name, tensor in tensor_files.inventory(directory).items():
         canonical = family.canonical(name)
         if canonical is None:

@@ -258,6 +258,16 @@ _HERE = [
     Row("launch/gke/submit.sh --config=experiments/alchemy/rime.py --set "
         "@launch/presets/qwen3-4b-v5e-16.txt",
         swap={"submit.sh": "submit.sh --dry-run"}),
+    # docs/credit.md
+    Row("launch/sweep.py experiments/alchemy/rime.py:tiny "
+        "experiments/alchemy/writer_untrained.py:tiny "
+        "experiments/alchemy/exploration_off.py:tiny experiments/alchemy/actor_only.py:tiny "
+        "--seeds 0,1,2 --out runs/w0", "--dry-run"),
+    Row("python -m rime_jax.warm_start --config=experiments/alchemy/models/warm_start.py "
+        "--out=runs/warm/w1 --set seed=1", "warm_start.steps=4 warm_start.sequences=4",
+        leaves=("runs/warm/w1/model.safetensors",)),
+    Row("launch/sweep.py experiments/alchemy/baseline_fitted.py:tiny "
+        "experiments/alchemy/baseline_none.py:tiny --seeds 0,1,2 --out runs/w0", "--dry-run"),
 ]
 
 _NOT_HERE = [
@@ -280,6 +290,10 @@ _NOT_HERE = [
     *_left_out("asks a cluster; a real one is needed",
                "python -m rime_jax.train --config=experiments/alchemy/rime.py --coordinator auto",
                "srun --ntasks-per-node=8"),
+    *_left_out("reads the hours of training that the page names before it",
+               "python -m benchmarks.credit runs/w0/rime_tiny_seed0 runs/w0/rime_tiny_seed1",
+               "python -m benchmarks.credit_runs rime_tiny baseline_fitted_tiny runs/w0 runs/w1",
+               "python -m benchmarks.credit_runs rime_tiny skillrise_tiny runs/w0 runs/w1"),
     *_left_out("needs a TPU slice; tests/aot compile the preset for one",
                "python -m rime_jax.train --config=experiments/alchemy/rime.py --set "
                "@launch/presets/qwen3-4b-v5e-16.txt model.path=/models/Qwen3-4B-Instruct-2507"),
@@ -294,7 +308,7 @@ _NOT_HERE = [
                "--set @launch/presets/qwen3-4b-v5e-16.txt --search=v5e.jsonl "
                "--meshes=1x16x1,2x8x1,1x8x2,1x4x4 --rows=4,8,16 "
                "--remats=layer,attention,matmuls",
-               "python -m pytest -m aot tests/aot"),
+               "python -m pytest -m aot tests/aot --basetemp=DIR"),
 ]
 
 ROWS = {row.command: row for row in [*_HERE, *_NOT_HERE]}

@@ -147,7 +147,8 @@ def _of_library(
     suite = verdicts.suite(box, base)
     title = (library.url.removeprefix("pypi:").replace("==", " ")
              if library.url.startswith("pypi:") else library.name)
-    rows, broken = [], collections.defaultdict(list)
+    rows: list[dict[str, Any]] = []
+    broken: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
     for tried, bug in enumerate(bugs.find(base.tree, options.seed)):
         if run.stop.is_set():
             break

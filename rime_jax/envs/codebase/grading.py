@@ -79,7 +79,8 @@ def grade(
     secret = [test for test in fail_to_pass if _random.random() < 0.5]
     rest = [test for test in fail_to_pass if test not in secret]
     few = _random.sample(list(pass_to_pass), min(_CANARIES, len(pass_to_pass)))
-    solved, forged, passed = True, False, {}
+    solved, forged = True, False
+    passed: dict[str, bool] = {}
     for normal, canaries in (([*rest, *pass_to_pass], secret), (secret, [*rest, *few])):
         chosen = {*normal, *canaries}
         ids = [test for test in (*fail_to_pass, *pass_to_pass) if test in chosen]

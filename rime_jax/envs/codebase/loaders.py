@@ -83,7 +83,8 @@ def load_streams(
 def _published_stream(
     row: Mapping[str, Any],
 ) -> tuple[streams_lib.Stream, dict[str, streams.Entry]]:
-    tasks, entries, repositories = [], {}, []
+    tasks, entries = [], {}
+    repositories: list[str] = []
     places = zip(row["instance_ids"], row["stage_labels"], row["strategies"], strict=True)
     for name, repository, strategy in places:
         if repositories[-1:] != [repository]:

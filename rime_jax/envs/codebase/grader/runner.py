@@ -74,7 +74,8 @@ def _become_tests(orders: int, results: int) -> None:
 def _lines(descriptor: int, token: str) -> list[list[str]]:
     """What the tests told, up to the line that ends it."""
     # Not to the end of the pipe: what the tests left running may hold it open.
-    data, found = b"", []
+    data = b""
+    found: list[list[str]] = []
     while not found or found[-1][:2] != [token, "end"]:
         piece = os.read(descriptor, 1 << 16)
         if not piece:
@@ -86,7 +87,9 @@ def _lines(descriptor: int, token: str) -> list[list[str]]:
 
 def understood(lines: list[list[str]], token: str) -> tuple[bool, dict[str, bool]]:
     """(whether all that the tests told agrees, outcomes of those that finished)."""
-    started, passed, failures, last = set(), {}, 0, []
+    started, failures = set(), 0
+    passed: dict[str, bool] = {}
+    last: list[str] = []
     for head, *fields in lines:
         kind, name = (*fields, "", "")[:2]
         fresh = name not in started
