@@ -1,0 +1,147 @@
+"""The study as one table: settings, their warm starts and seeds, and the cells that each one has.
+
+A cell is one experiment, with option changes where it is an ablation; a run is a cell with a warm
+start and a seed, in OUT/SETTING-WARM/NAME_seedN. All runs of a setting are evaluated on the same
+held-out chemistries.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from rime_jax import experiment
+
+_EXPERIMENTS = "experiments/alchemy"
+SIZE = "tiny"
+SEEDS = (0, 1, 2)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One experiment of the study.
+
+    Attributes:
+      name: of its runs, without the size.
+      title: in tables.
+      file: the experiment, if it is not that of the name.
+      changes: `OPTION=VALUE` over the experiment's own.
+      beside: the cell that its differences are taken to, run by run.
+      on_streams: it trains on other streams, so that it is evaluated on those of `rime` apart.
+    """
+
+    name: str
+    title: str
+    file: str = ""
+    changes: tuple[str, ...] = ()
+    beside: str = "rime"
+    on_streams: bool = False
+
+    @property
+    def source(self) -> str:
+        """What a sweep is given."""
+        own = (f"name={self.run}", *self.changes) if self.changes else ()
+        return ",".join([f"{_EXPERIMENTS}/{self.file or self.name}.py:{SIZE}", *own])
+
+    @property
+    def run(self) -> str:
+        """The name of its runs, without their seed."""
+        return experiment.named(self.name, SIZE)
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """One game with one kind of warm start.
+
+    Attributes:
+      title, says: for the page.
+      warm_starts: name → options of rime_jax.warm_start; None: the model that comes with rime_jax.
+      rounds: cells in the order in which they are run, those that matter most first.
+      changes: `OPTION=VALUE` for all its warm starts, runs and evaluations.
+      swaps: cells of which each one's actor is evaluated with each other one's writer.
+    """
+
+    name: str
+    title: str
+    says: str
+    warm_starts: Mapping[str, tuple[str, ...] | None]
+    rounds: tuple[tuple[str, ...], ...]
+    changes: tuple[str, ...] = ()
+    swaps: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = SEEDS
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        return tuple(cell for cells in self.rounds for cell in cells)
+
+
+MAIN = ("rime", "writer_untrained", "exploration_off", "actor_only")
+_CREDIT = ("writer_format", "cod", "skillrise")
+_SHARING = ("branch_point", "co_train_continued", "decoupled", "frozen_writer")
+_ABLATIONS = ("malformed_zero", "kl_0_01", "group_8")
+
+CELLS: dict[str, Cell] = {cell.name: cell for cell in (
+    Cell("rime", "RIME"),
+    Cell("writer_untrained", "writer untrained"),
+    Cell("exploration_off", "exploration off"),
+    Cell("actor_only", "actor only (multi-turn RL)"),
+    Cell("writer_format", "writer: format reward only"),
+    Cell("cod", "CoD credit"),
+    Cell("skillrise", "SkillRise credit"),
+    Cell("single_task", "single task", on_streams=True),
+    Cell("branch_point", "branch point (60 iterations)"),
+    Cell("co_train_continued", "from there: co-train continued"),
+    Cell("decoupled", "from there: decoupled", beside="co_train_continued"),
+    Cell("frozen_writer", "from there: frozen writer", beside="co_train_continued"),
+    Cell("malformed_zero", "malformed memories earn 0 (the post)", "rime",
+         ("reward.malformed=zero",)),
+    Cell("kl_0_01", "KL to the warm start, weight .01", "rime", ("learner.kl_coef=0.01",)),
+    # As many rollouts in an iteration.
+    Cell("group_8", "8 streams × 8 siblings (RIME here: 4 × 16)", "rime",
+         ("rollout.group_size=8", "rollout.streams_per_step=8")),
+)}
+
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (
+    Setting(
+        "eased", "Eased",
+        "Values are shown when a stone is banked, every potion is there, 2 stones, 6 steps. Of its "
+        "memories the warm start's writer was shown a quarter that keep what was known.",
+        {"w0": None, "w1": ("seed=1",)},
+        (MAIN, _CREDIT, ("single_task",), _SHARING, _ABLATIONS), swaps=MAIN),
+    Setting(
+        "weak_writer", "Weak writer",
+        "The same game; the warm start's writer was shown a tenth of memories that keep what was "
+        "known, and 8 of 10 that hold the last task alone.",
+        {name: (f"seed={seed}", "warm_start.writer_keeps=0.1", "warm_start.writer_last=0.8")
+         for name, seed in (("ww0", 10), ("ww1", 11))},
+        (MAIN,), swaps=MAIN),
+)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Ordering:
+    """A claim of the post: `more` is above `less`.
+
+    Attributes:
+      says: in the words of the method.
+    """
+
+    more: str
+    less: str
+    says: str
+
+
+# The post's own orderings; `warm_start` stands for the untrained policy.
+ORDERINGS: Sequence[Ordering] = (
+    Ordering("rime", "warm_start", "training helps the untrained policy"),
+    Ordering("rime", "writer_untrained", "the writer's training matters"),
+    Ordering("rime", "exploration_off", "the exploration reward matters"),
+    Ordering("rime", "actor_only", "both together beat multi-turn RL"),
+    Ordering("exploration_off", "actor_only", "the writer's training matters without exploration"),
+    Ordering("rime", "writer_format", "improvement beats a format reward"),
+    Ordering("rime", "skillrise", "improvement beats SkillRise's returns"),
+    Ordering("rime", "cod", "improvement beats CoD's returns"),
+    Ordering("skillrise", "cod", "SkillRise beats CoD"),
+    Ordering("rime", "single_task", "streams beat single tasks"),
+    Ordering("co_train_continued", "branch_point", "training goes on to help"),
+    Ordering("co_train_continued", "decoupled", "shared parameters beat separate ones"),
+    Ordering("decoupled", "frozen_writer", "a trained writer beats a frozen one"),
+)
