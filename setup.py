@@ -36,6 +36,7 @@ setuptools.setup(
         "optax>=0.2.8",
         "orbax-checkpoint>=0.12.8",
         "safetensors>=0.8",
+        "scipy>=1.15",
         "tensorboard>=2.21",
         "tokenizers>=0.23",
         "transformers>=5.24",

@@ -14,8 +14,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from rime_jax import errors
-from rime_jax.study import plan, steps
+from rime_jax import errors, experiment
+from rime_jax.study import page, plan, results, steps, tables
+from rime_jax.tracking import metrics
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -30,6 +31,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         else:
             print(f"\n{shown}", flush=True)
             _run(step)
+    if not arguments.dry_run:
+        with experiment.clean_errors():
+            summarise(arguments.out)
+
+
+def summarise(out: pathlib.Path) -> None:
+    """Writes and prints the tables of what is under `out`: results.json and study.md there."""
+    found, left_out = results.read(out)
+    for reason in left_out:
+        print(f"left out: {reason}")
+    both = results.merged(results.load(out / "results.json"), found)
+    results.save(both, out / "results.json")
+    beside = tables.reproduction(both, results.load(page.RESULTS))
+    text = "\n\n".join([
+        *(f"## {name}\n\n{part}" for name, part in page.parts(both).items()
+          if part and name != "curves"), f"## beside {page.RESULTS}\n\n{beside}"]) + "\n"
+    metrics.write_atomically(out / "study.md", text.encode())
+    print(f"\n{text}\nsaved {out}/results.json and study.md")
 
 
 def _run(step: steps.Step) -> None:

@@ -204,6 +204,13 @@ _HERE = [
     Row("python -m rime_jax.transcript --config=experiments/alchemy/models/smollm.py "
         "--out=docs/smollm_transcript.md", "--set eval.streams=2",
         swap={"models/smollm.py": "rime.py:tiny"}, leaves=("docs/smollm_transcript.md",)),
+    # docs/study.md
+    Row("launch/study.sh --quick", "--dry-run"),
+    Row("launch/study.sh --settings eased --cells rime,actor_only", "--dry-run"),
+    Row("launch/study.sh", "--dry-run"),
+    Row("python -m rime_jax.study.results runs/study --into docs/study/results.json",
+        leaves=("docs/study/results.json",)),
+    Row("python -m rime_jax.study.page", leaves=("docs/study.md",), needs=("matplotlib",)),
     # docs/troubleshooting.md
     Row("launch/until_done.sh COMMAND", swap={"COMMAND": "true"}),
     # docs/vllm.md
