@@ -98,7 +98,14 @@ OPTIONS: dict[str, Any] = {
                         choices=(12, 10, 9, 8, 7)),
         "pass_streams": Option(950, "streams of one pass of the curriculum (by tier, in the order "
                                     "of env.edges)", low=1),
-        "heldout_fraction": Option(1 / 6, "share of the chemistries of each tier (codebase: "
+        "hold_out": Option(
+            "chemistries",
+            "what each tier of env.edges holds out: chemistries (each part of one, its graph, what "
+            "its potions and its stones look like, does occur in training) | graphs (with all "
+            "their chemistries; 12 edges have one graph only). A warm start knows what it has seen",
+            choices=("chemistries", "graphs"),
+        ),
+        "heldout_fraction": Option(1 / 6, "share of env.hold_out of each tier (codebase: "
                                           "of the repositories, at least two) that only "
                                           "evaluation sees; the shipped warm start has seen all "
                                           "but the default's", low=0.001, high=0.9),

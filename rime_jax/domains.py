@@ -146,7 +146,7 @@ def alchemy_stream_maker(
         return alchemy_streams.make_streams(
             split, edges=env.edges, trials=env.trials, rules=rules,
             heldout_fraction=env.heldout_fraction, split_seed=_SPLIT_SEED,
-            curriculum_streams=env.pass_streams,
+            curriculum_streams=env.pass_streams, hold_out=env.hold_out,
         )
 
 

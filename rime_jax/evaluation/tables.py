@@ -114,7 +114,8 @@ def setting(config: ml_collections.ConfigDict) -> str:
     if config.eval.tasks_file or env.episodes_file:
         name = pathlib.Path(config.eval.tasks_file or env.episodes_file).name
         return f"Symbolic Alchemy, {rule}, episodes of {name}"
-    return f"Symbolic Alchemy, {rule}, graphs of {'/'.join(map(str, env.edges))} edges"
+    unseen = ", none of them in training" if env.hold_out == "graphs" else ""
+    return f"Symbolic Alchemy, {rule}, graphs of {'/'.join(map(str, env.edges))} edges{unseen}"
 
 
 def announcement(config: ml_collections.ConfigDict, policies: Sequence[str]) -> str:

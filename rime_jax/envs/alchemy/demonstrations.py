@@ -18,6 +18,8 @@ from rime_jax.envs.alchemy.text_full import COLOURS, FEATURES
 
 # Colour word → feature word, and `best` → the three words of the best stone.
 Facts = dict[str, str]
+# (words of a stone, colour) pairs that changed nothing in this trial.
+Blocked = set[tuple[tuple[str, ...], str]]
 
 _OPPOSITE = {w[0]: w[2] for w in FEATURES} | {w[2]: w[0] for w in FEATURES}
 
@@ -106,6 +108,7 @@ def demonstrate(
     observation = form.opening(game)
     learnt: Facts = {}
     tried: set[str] = set()
+    blocked: Blocked = set()
     turns = []
     while not game.done:
         known = facts | learnt
@@ -114,10 +117,10 @@ def demonstrate(
         elif rng.random() < habits.slip:
             reply = _slip(game, rng)
         else:
-            reply = _plan(game, known, tried, habits.explore, rng)
+            reply = _plan(game, known, tried, blocked, habits.explore, rng)
         event = _apply(form, game, reply)
         answer = form.message(game, event, None)
-        _learn(chemistry, event, answer, learnt, tried)
+        _learn(chemistry, event, answer, learnt, tried, blocked)
         turns.append((reply, answer))
     written, lead = _write(facts, learnt, habits, rng)
     return Demonstration(observation, turns, memory_text(written, lead)), written
@@ -133,7 +136,7 @@ def _apply(
 
 def _learn(
     chemistry: chemistry_lib.Chemistry, event: game_lib.Event, answer: str, learnt: Facts,
-    tried: set[str],
+    tried: set[str], blocked: Blocked,
 ) -> None:
     """Notes what an answer of the game shows."""
     if event.kind == "potion":
@@ -141,6 +144,8 @@ def _learn(
         tried.add(colour)
         if change != "same":
             learnt[colour] = change
+        else:
+            blocked.add((text_compact.stone_words(chemistry, event.before), colour))
     elif event.kind == "bank":
         words = text_compact.stone_words(chemistry, event.before)
         if event.reward == chemistry_lib.VALUES[chemistry_lib.BEST_CORNER]:
@@ -151,29 +156,48 @@ def _learn(
 
 
 def _plan(
-    game: game_lib.TrialGame, known: Facts, tried: set[str], explore: float,
+    game: game_lib.TrialGame, known: Facts, tried: set[str], blocked: Blocked, explore: float,
     rng: np.random.Generator,
 ) -> str:
-    slot = next(i for i, corner in enumerate(game.stones) if corner is not None)
-    stone = text_compact.stone_words(game.chemistry, game.stones[slot])
-    number = text_compact.STONE_WORDS[slot]
+    """The first stone that something can be done about; `end` where there is none."""
+    for slot, corner in enumerate(game.stones):
+        if corner is not None:
+            stone = text_compact.stone_words(game.chemistry, corner)
+            reply = _plan_stone(stone, _colours_left(game), known, tried, blocked, explore, rng)
+            if reply is not None:
+                return f"{text_compact.STONE_WORDS[slot]} {reply}"
+    return "end"
+
+
+def _plan_stone(
+    stone: tuple[str, ...], left: set[str], known: Facts, tried: set[str], blocked: Blocked,
+    explore: float, rng: np.random.Generator,
+) -> str | None:
     best = known["best"].split() if "best" in known else None
-    left = _colours_left(game)
     missing: list[str] = []
     if best is not None:
         missing = [want for have, want in zip(stone, best, strict=True) if have != want]
         if not missing:
-            return f"{number} bank"
+            return "bank"
         colour_of = {feature: colour for colour, feature in known.items() if colour != "best"}
-        for feature in missing:
-            if colour_of.get(feature) in left:
-                return f"{number} {feature} {colour_of[feature]}"
+
+        def usable(feature: str) -> bool:
+            return colour_of.get(feature) in left and (stone, colour_of[feature]) not in blocked
+
+        # What a bottleneck held up comes first, once the stone is elsewhere.
+        held_up = {known.get(colour) for _, colour in blocked}
+        for feature in sorted(missing, key=lambda feature: feature not in held_up):
+            if usable(feature):
+                return f"{feature} {colour_of[feature]}"
+        if held_up & set(missing):
+            for feature in stone:  # The way round it leads over a feature that is right already.
+                away = _OPPOSITE[feature]
+                if feature in best and usable(away) and colour_of.get(feature) in left:
+                    return f"{away} {colour_of[away]}"
     unknown = [c for c in COLOURS if c in left and c not in known and c not in tried]
     if unknown and rng.random() < explore:
-        return f"{number} ? {unknown[rng.integers(len(unknown))]}"
-    if best is None or len(missing) == 1:
-        return f"{number} bank"
-    return "end"
+        return f"? {unknown[rng.integers(len(unknown))]}"
+    return "bank" if best is None or len(missing) == 1 else None
 
 
 def _slip(game: game_lib.TrialGame, rng: np.random.Generator) -> str:

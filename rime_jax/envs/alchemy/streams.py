@@ -1,4 +1,4 @@
-"""Streams of trials: one hidden chemistry, T trials, train and held-out chemistries disjoint."""
+"""Streams of trials: one hidden chemistry, T trials; training sees none of evaluation's."""
 
 import dataclasses
 import functools
@@ -13,6 +13,7 @@ from rime_jax.envs.alchemy import chemistry as chemistry_lib
 from rime_jax.envs.alchemy import episodes, game, graphs, oracle
 
 SplitName = Literal["train", "heldout"]
+HoldOut = Literal["chemistries", "graphs"]
 MakeStream = Callable[[int, np.random.Generator], streams_lib.Stream]
 
 # Tiers of difficulty by edges of the graph, easiest first, and how often the benchmark draws them.
@@ -35,13 +36,14 @@ def make_streams(
     heldout_fraction: float,
     split_seed: int,
     curriculum_streams: int,
+    hold_out: HoldOut,
 ) -> MakeStream:
     """Generated streams, for `streams.StreamSource`.
 
     Within each tier a permutation fixed by `split_seed` divides the chemistries (graph, potion map,
-    stone map; no rotation) into a held-out and a training part. Training chemistries are drawn with
-    replacement; held-out ones follow one another, so that the first streams of a single tier are
-    all different. The payload of a task is {chemistry: Chemistry, trial: Trial, oracle: int}, the
+    stone map; no rotation), or its graphs with all their chemistries, into a held-out and a
+    training part. Training chemistries are drawn with replacement; held-out ones follow one
+    another, so that the first streams of a single tier are all different. The payload of a task is {chemistry: Chemistry, trial: Trial, oracle: int}, the
     oracle under the rules' own step limit; the info of a stream is {edges: int, chemistry: str}.
 
     Args:
@@ -49,10 +51,12 @@ def make_streams(
       edges: tiers to draw from, a subset of `TIERS`, in the prior's proportions.
       trials: T, trials in a stream.
       rules: of every trial.
-      heldout_fraction: share of each tier's chemistries that is held out, in (0, 1).
+      heldout_fraction: share of each tier's chemistries or graphs that is held out, in (0, 1).
       split_seed: of the permutation.
       curriculum_streams: streams in one pass of the training curriculum, whose tiers come in order,
         12 edges first; 0 draws tiers at random. Held-out streams are never ordered.
+      hold_out: what is divided; a held-out chemistry's graph still occurs in training, with other
+        maps.
 
     Raises:
       ValueError: an argument out of range.
@@ -62,7 +66,7 @@ def make_streams(
         raise ValueError(f"edges is {edges!r}; it must name different tiers among {TIERS}")
     if trials < 1 or curriculum_streams < 0:
         raise ValueError(f"trials ({trials}) must be >= 1, curriculum_streams >= 0")
-    pools = {t: _pool(t, split, heldout_fraction, split_seed) for t in tiers}
+    pools = {t: _pool(t, split, heldout_fraction, split_seed, hold_out) for t in tiers}
     weights = np.array([TIER_PRIOR[TIERS.index(tier)] for tier in tiers])
     cumulative = np.cumsum(weights / weights.sum())
     ordered = curriculum_streams if split == "train" else 0
@@ -166,22 +170,29 @@ def _stream(
 
 @functools.lru_cache(maxsize=16)
 def _pool(
-    edges: int, split: SplitName, heldout_fraction: float, split_seed: int
+    edges: int, split: SplitName, heldout_fraction: float, split_seed: int, hold_out: HoldOut
 ) -> tuple[chemistry_lib.Chemistry, ...]:
     """The chemistries of one tier on one side of the split."""
     if split not in ("train", "heldout"):
         raise ValueError(f"split is {split!r}; it must be train or heldout")
+    if hold_out not in ("chemistries", "graphs"):
+        raise ValueError(f"hold_out is {hold_out!r}; it must be chemistries or graphs")
     tier = [index for index, graph in enumerate(graphs.GRAPHS) if graph.n_edges == edges]
     shape = (len(tier), len(chemistry_lib.POTION_MAPS), len(chemistry_lib.STONE_MAPS))
-    total = int(np.prod(shape))
+    total = len(tier) if hold_out == "graphs" else int(np.prod(shape))
     held_out = round(heldout_fraction * total)
     if not 0 < held_out < total:
         raise ValueError(
-            f"heldout_fraction {heldout_fraction} leaves {held_out} of {total} chemistries with "
-            f"{edges} edges held out; both sides need some"
+            f"heldout_fraction {heldout_fraction} leaves {held_out} of {total} {hold_out} with "
+            f"{edges} edges held out; both sides need some" + (
+                f": leave {edges} out of edges, or hold out chemistries" if total == 1 else "")
         )
-    order = np.random.default_rng((split_seed, edges)).permutation(total)
+    rng = np.random.default_rng((split_seed, edges))
+    order = rng.permutation(total)
     side = order[:held_out] if split == "heldout" else order[held_out:]
+    if hold_out == "graphs":
+        of_graphs = np.arange(np.prod(shape)).reshape(len(tier), -1)[side]
+        side = rng.permutation(of_graphs.ravel())  # The first held-out streams mix the graphs.
     return tuple(
         chemistry_lib.Chemistry(
             *chemistry_lib.POTION_MAPS[int(p)], chemistry_lib.STONE_MAPS[int(s)], tier[int(g)])
