@@ -330,6 +330,9 @@ OPTIONS: dict[str, Any] = {
         "checkpoint_keep": Option(2, "newest checkpoints that are kept", low=1),
     },
     "warm_start": {
+        "initial": Option("", "an earlier warm start (directory or shipped name) of the same sizes "
+                              "that is taught further, in a quarter of the updates; what it has "
+                              "seen counts as seen. Empty: random parameters"),
         "steps": Option(2400, "supervised updates of the warm start", low=1),
         "sequences": Option(64, "demonstrations of one update", low=1),
         "lr": Option(4e-3, "AdamW peak learning rate, cosine to a twentieth", low=0.0),

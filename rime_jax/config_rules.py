@@ -70,8 +70,8 @@ def check(c: ml_collections.ConfigDict) -> None:
     need(bool(c.env.split_file) == bool(c.env.episodes_file),
          "env.episodes_file and env.split_file go together; set both or neither")
     need(c.env.hold_out == "chemistries" or not c.env.episodes_file,
-         "env.hold_out = 'graphs' means nothing to recorded episodes, which env.split_file divides; "
-         "leave it at 'chemistries'")
+         "env.hold_out = 'graphs' means nothing to recorded episodes, which env.split_file "
+         "divides; leave it at 'chemistries'")
     need(not c.eval.libraries_file or bool(c.eval.tasks_file),
          "eval.libraries_file says where the files of eval.tasks_file are; set that as well")
     need(not c.eval.tasks_file or c.env.domain != "codebase" or bool(c.eval.libraries_file),

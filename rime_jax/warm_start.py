@@ -59,7 +59,8 @@ def train(config: ml_collections.ConfigDict) -> tuple[qwen3.Qwen3, qwen3.Params,
     mesh = mesh_lib.make_mesh(config.learner, jax.devices())
     batches = _prefetch(make_batches(config, chat_lib.ChatTokens(tokenizer)))
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(mesh_lib.ROWS))
-    params = jax.device_put(policy.init(jax.random.key(config.seed)), mesh_lib.replicated(mesh))
+    initial = _initial_params(config, policy, tokenizer)
+    params = jax.device_put(initial, mesh_lib.replicated(mesh))
     optimizer = _optimizer(options)
     opt_state = jax.device_put(optimizer.init(params), mesh_lib.replicated(mesh))
     update = jax.jit(functools.partial(_update, policy, optimizer), donate_argnums=(0, 1))
@@ -74,6 +75,19 @@ def train(config: ml_collections.ConfigDict) -> tuple[qwen3.Qwen3, qwen3.Params,
             losses.clear()
             line.update(step + 1, {"loss of policy tokens": own, "of other tokens": other})
     return policy, params, tokenizer
+
+
+def _initial_params(config: ml_collections.ConfigDict, policy: qwen3.Qwen3, tokenizer: Any) -> Any:
+    """Random ones, or those of the model that is taught further."""
+    path = config.warm_start.initial
+    if not path:
+        return policy.init(jax.random.key(config.seed))
+    directory = weights.resolve(path)
+    if weights.load_tokenizer(directory).get_vocab() != tokenizer.get_vocab():
+        raise config_lib.ConfigError(
+            f"warm_start.initial = {path}: its words are not those of the compact text form; name "
+            "a model that rime_jax.warm_start made")
+    return weights.load(directory, policy)
 
 
 def model_config(options: ml_collections.ConfigDict, vocab_size: int) -> qwen3.Qwen3Config:

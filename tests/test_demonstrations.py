@@ -1,5 +1,7 @@
 """What the warm start imitates: legal play, true facts, the vocabulary, training chemistries."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -7,6 +9,7 @@ from rime_jax import config as config_lib
 from rime_jax import domains, warm_start
 from rime_jax.envs.alchemy import chemistry as chemistry_lib
 from rime_jax.envs.alchemy import demonstrations, graphs, text_compact
+from rime_jax.envs.alchemy import game as game_lib
 from rime_jax.memory import CompactMemory
 from tests.scripted import CHAT, TOKENIZER, small_config, streams_of
 
@@ -102,21 +105,62 @@ def test_given_memories_are_true():
         assert facts.items() <= demonstrations.true_facts(chemistry).items()
 
 
-@pytest.mark.parametrize("edges", [(12,), (12, 10, 9, 8, 7)])
-def test_held_out_chemistries_are_never_trained_on_nor_demonstrated(monkeypatch, edges):
-    config = small_config(env__trials=1, env__edges=edges)
-    held_out = {s.info["chemistry"] for s in streams_of(config, 400, "heldout")}
-    trained = {s.info["chemistry"] for s in streams_of(config, 2000)}
+@pytest.mark.parametrize(("edges", "hold_out"), [
+    ((12,), "chemistries"), ((12, 10, 9, 8, 7), "chemistries"), ((10, 9, 8, 7), "graphs")])
+def test_what_is_held_out_is_never_trained_on_nor_demonstrated(monkeypatch, edges, hold_out):
+    config = small_config(env__trials=1, env__edges=edges, env__hold_out=hold_out)
+    part = (lambda chemistry: chemistry.graph) if hold_out == "graphs" else (lambda c: c.id)
+
+    def parts_of(n, split):
+        return {part(s.tasks[0].payload["chemistry"]) for s in streams_of(config, n, split)}
+
+    held_out, trained = parts_of(400, "heldout"), parts_of(2000, "train")
     demonstrated = set()
     demonstrate = demonstrations.demonstrate
 
     def spy(chemistry, *arguments):
-        demonstrated.add(chemistry.id)
+        demonstrated.add(part(chemistry))
         return demonstrate(chemistry, *arguments)
 
     monkeypatch.setattr(demonstrations, "demonstrate", spy)
     shown = warm_start.demonstrated_sequences(config, CHAT, False, np.random.default_rng(1))
     for _ in range(2000):
         next(shown)
-    assert len(trained) > 250 and len(demonstrated) > 250
+    fewest = 80 if hold_out == "graphs" else 250
+    assert len(trained) > fewest and len(demonstrated) > fewest
     assert not held_out & trained and not held_out & demonstrated
+
+
+@pytest.mark.parametrize("graph", range(0, len(graphs.GRAPHS), 3))
+def test_the_planner_routes_round_missing_edges_until_a_colour_that_it_needs_runs_out(graph):
+    rules = game_lib.Rules(stones=1, potions=12, max_steps=20, end_trial_action=True,
+                           values="hidden", supply="every_colour", end_when_banked=True)
+    chemistry = chemistry_lib.Chemistry((1, 2, 0), (1, -1, 1), (1, 1, -1), graph)
+    facts = demonstrations.true_facts(chemistry)
+    knowing = dataclasses.replace(CAREFUL, slip=0.0)
+    for corner in range(graphs.CORNERS):
+        trial = game_lib.Trial((corner,), tuple(range(6)) * 2)
+        shown, _ = demonstrations.demonstrate(
+            chemistry, trial, rules, facts, knowing, np.random.default_rng(0))
+        used, fruitless = [], set()
+        stone = tuple(shown.observation.split()[1:])
+        for reply, answer in shown.turns[:-1]:
+            used.append(reply.split()[2])
+            assert (stone, used[-1]) not in fruitless
+            if "same" in answer:
+                fruitless.add((stone, used[-1]))
+            stone = tuple(answer.split()[-3:])
+        missing = set(facts["best"].split()) - set(stone)
+        gone = {facts[colour] for colour in used if used.count(colour) == 2}
+        assert not missing or missing & gone
+
+
+def test_a_stone_that_is_stuck_does_not_keep_the_planner_from_the_next():
+    rules = game_lib.Rules(stones=2, potions=1, max_steps=6, end_trial_action=True,
+                           values="hidden", end_when_banked=True)
+    chemistry = chemistry_lib.Chemistry((0, 1, 2), (1, 1, 1), (1, 1, 1), 0)
+    trial = game_lib.Trial((0, chemistry_lib.BEST_CORNER), (0,))
+    shown, _ = demonstrations.demonstrate(
+        chemistry, trial, rules, demonstrations.true_facts(chemistry),
+        dataclasses.replace(CAREFUL, slip=0.0), np.random.default_rng(0))
+    assert [reply for reply, _ in shown.turns] == ["1 bank", "end"]

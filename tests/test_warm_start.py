@@ -99,3 +99,15 @@ def test_five_updates_already_lower_the_loss():
     batch = next(warm_start.make_batches(config, CHAT))
     initial = qwen3.Qwen3(policy.config).init(jax.random.key(0))
     assert loss(policy, params, batch) < loss(policy, initial, batch)
+
+
+def test_an_earlier_warm_start_is_taught_further():
+    config = warm_config()
+    config.warm_start.steps, config.seed = 5, 7
+    batch = next(warm_start.make_batches(config, CHAT))
+    config.warm_start.initial = warm_model()
+    policy, params, _ = warm_start.train(config)
+    assert loss(policy, params, batch) < 0.6 * np.log(len(TOKENIZER))  # a fresh one is far above
+    config.warm_start.initial = "tiny-bytes-v1"
+    with pytest.raises(config_lib.ConfigError, match="warm_start.initial = tiny-bytes-v1"):
+        warm_start.train(config)

@@ -189,10 +189,11 @@ def _plan_stone(
         for feature in sorted(missing, key=lambda feature: feature not in held_up):
             if usable(feature):
                 return f"{feature} {colour_of[feature]}"
-        if held_up & set(missing):
-            for feature in stone:  # The way round it leads over a feature that is right already.
+        if any(f in held_up and colour_of.get(f) in left for f in missing):
+            # The way round leads over a feature that is right already, and back.
+            for feature in (f for f in stone if f in best):
                 away = _OPPOSITE[feature]
-                if feature in best and usable(away) and colour_of.get(feature) in left:
+                if usable(away) and colour_of.get(feature) in left:
                     return f"{away} {colour_of[away]}"
     unknown = [c for c in COLOURS if c in left and c not in known and c not in tried]
     if unknown and rng.random() < explore:

@@ -43,8 +43,9 @@ def make_streams(
     Within each tier a permutation fixed by `split_seed` divides the chemistries (graph, potion map,
     stone map; no rotation), or its graphs with all their chemistries, into a held-out and a
     training part. Training chemistries are drawn with replacement; held-out ones follow one
-    another, so that the first streams of a single tier are all different. The payload of a task is {chemistry: Chemistry, trial: Trial, oracle: int}, the
-    oracle under the rules' own step limit; the info of a stream is {edges: int, chemistry: str}.
+    another, so that the first streams of a single tier are all different. The payload of a task is
+    {chemistry: Chemistry, trial: Trial, oracle: int}, the oracle under the rules' own step limit;
+    the info of a stream is {edges: int, chemistry: str}.
 
     Args:
       split: `train` or `heldout`.
