@@ -161,6 +161,8 @@ def test_an_element_of_the_wrong_type_fails():
     ({"learner.mesh_tensor": 0}, ["learner.mesh_tensor", "use 1"]),
     ({"env.split_file": "s.json"}, ["env.episodes_file", "env.split_file"]),
     ({"env.potions": 7}, ["env.potions", "6"]),
+    ({"env.hold_out": "graphs", "env.episodes_file": "e.jsonl", "env.split_file": "s.json"},
+     ["env.hold_out", "chemistries"]),
     ({"warm_start.writer_keeps": 0.9}, ["warm_start.writer_keeps", "warm_start.writer_last"]),
 ])
 def test_options_that_contradict_each_other_are_named(values, names):

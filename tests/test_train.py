@@ -334,6 +334,7 @@ def test_a_run_can_be_made_longer(model, tmp_path, unbroken):
     ("learner.mesh_tensor=3", r"learner\.mesh"),
     ("env.min_oracle=45", r"min_oracle"),
     ("env.edges=12,12", r"edges"),
+    ("env.hold_out=graphs", r"1 graphs with 12 edges.*leave 12 out of edges"),
     ("model.path=nowhere", r"model\.path = 'nowhere'.*shipped"),
     ("rollout.context_tokens=200", r"learner\.row_tokens = 128.*raise"),
     ("steps", r"--set steps: write OPTION=VALUE"),

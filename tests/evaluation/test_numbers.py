@@ -175,6 +175,13 @@ def test_the_variant_is_named_and_the_benchmark_only_where_it_is_the_benchmark()
         assert "eased variant" in tables.setting(small_config(**eased)), name
 
 
+def test_graphs_that_training_never_saw_are_named():
+    of_edges = dict(env__edges=(10, 9))
+    assert tables.setting(small_config(**of_edges)).endswith("graphs of 10/9 edges")
+    unseen = tables.setting(small_config(**of_edges, env__hold_out="graphs"))
+    assert unseen.endswith("graphs of 10/9 edges, none of them in training")
+
+
 def test_where_tasks_come_from_is_named():
     files = dict(env__episodes_file="data/e.jsonl", env__split_file="s.json")
     assert tables.setting(small_config(**files)).endswith("episodes of e.jsonl")
