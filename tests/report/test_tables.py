@@ -163,6 +163,7 @@ PLACES = {
         "baseline_none": ("alchemy", "writer's baseline: none"),
         "benchmark_rules": ("alchemy", "benchmark rules"),
         "values_shown": ("alchemy", "values shown"),
+        "unseen_graphs": ("alchemy", "unseen graphs"),
     },
     "codebase": {
         "rime": ("codebase", "Qwen3.5-4B, RIME"), "cod": ("codebase", "Qwen3.5-4B, CoD"),
