@@ -12,7 +12,8 @@ pass_on() {
 trap pass_on INT TERM
 
 # run_child COMMAND...: runs it, passes signals on to it as SIGTERM, and leaves its exit status, which
-# they do not cut short, in `status`.
+# they do not cut short, in `status`. A child that they killed before it could hear them has nothing
+# to save: its status is that of one that has saved, 75.
 run_child() {
   local before
   "$@" &
@@ -21,9 +22,10 @@ run_child() {
   [ "$signals" -eq 0 ] || pass_on
   while true; do
     before="$signals" status=0
-    # shellcheck disable=SC2034  # for the caller
     wait "$child" || status=$?
     [ "$signals" -ne "$before" ] || break
   done
+  # shellcheck disable=SC2034  # for the caller
+  if [ "$signals" -gt 0 ] && [ "$status" -eq 143 ]; then status=75; fi
   child=
 }

@@ -19,7 +19,8 @@ What the status of COMMAND means:
          N times in a row; a run of ten minutes ends a row
 
 SIGTERM and Ctrl-C to this script are passed on to COMMAND as SIGTERM, and are the end: it exits with
-the status of COMMAND, so that what has started it can start it again.
+the status of COMMAND, or 75 where COMMAND was still starting and died of it, so that what has started
+it can start it again.
 
   --retries N      default 3
   --wait SECONDS   before it is started again; default 10

@@ -75,16 +75,20 @@ def test_a_machine_without_slurm_is_told(tmp_path):
 
 # Says what it is asked to do. A task that serves stays until it is told to end; the training takes
 # its status from a file at each start, the last of which stays. With `wait` it stays, too: as the
-# real one, srun kills it at SIGTERM, and only scancel lets it save.
+# real one, srun kills it at SIGTERM, and only scancel lets it save; with `starting` it cannot yet.
 SRUN = r"""#!/usr/bin/env bash
 printf '<%s>' "$@" >>"$CLUSTER/did"; echo >>"$CLUSTER/did"
 case "$*" in
   *rime_jax.train*)
     status="$(head -n 1 "$CLUSTER/statuses")"
     [ "$(wc -l <"$CLUSTER/statuses")" -eq 1 ] || sed -i 1d "$CLUSTER/statuses"
-    [ "$status" = wait ] || exit "$status"
+    case "$status" in
+      wait) saves=75 ;;
+      starting) saves=143 ;;
+      *) exit "$status" ;;
+    esac
     trap 'exit 137' TERM
-    trap 'exit 75' USR2
+    trap 'exit "$saves"' USR2
     echo "$$" >"$CLUSTER/training"
     while true; do sleep 0.05; done ;;
   *) trap 'echo "server ends" >>"$CLUSTER/did"; exit 0' TERM; while true; do sleep 0.05; done ;;
@@ -161,10 +165,10 @@ def test_the_training_knows_its_servers_and_its_judge_and_ends_them(cluster):
     assert did.count("server ends") == 2
 
 
-@pytest.mark.parametrize(("servers", "environment", "part"), [
-    (2, {"SLURM_HET_SIZE": "2"}, "77+0"), (0, {}, "77")])
-def test_a_preempted_job_saves_and_is_queued_again(cluster, servers, environment, part):
-    process = cluster.start(servers, "", ["wait"], **environment)
+@pytest.mark.parametrize(("servers", "environment", "part", "state"), [
+    (2, {"SLURM_HET_SIZE": "2"}, "77+0", "wait"), (0, {}, "77", "wait"), (0, {}, "77", "starting")])
+def test_a_preempted_job_saves_and_is_queued_again(cluster, servers, environment, part, state):
+    process = cluster.start(servers, "", [state], **environment)
     while not (cluster.path / "training").exists():
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)

@@ -56,6 +56,14 @@ def test_a_signal_reaches_the_command_and_its_status_is_the_end(number):
     assert process.wait(timeout=30) == 75
 
 
+def test_a_command_that_was_told_to_stop_while_it_was_starting_may_be_started_again():
+    process = subprocess.Popen([SCRIPT, "bash", "-c", "echo up; exec sleep 60"],
+                               stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 75
+
+
 def test_a_signal_between_two_runs_ends_the_wait(tmp_path):
     process = subprocess.Popen([SCRIPT, "--wait", "600", "bash", "-c", "exit 1"],
                                stderr=subprocess.PIPE, text=True)
