@@ -12,6 +12,34 @@ need_program() {
   [ -n "$dry_run" ] || command -v "$1" >/dev/null || usage_error "$1 is not installed: $2"
 }
 
+# need_training OWN WORD...: ends the script where the WORDs are no options of the training that can
+# be handed on: no --config first, one of the script's OWN (separated by spaces) among them, which
+# would be heeded by nobody (a --dry-run that costs a slice), or a file that this checkout lacks.
+need_training() {
+  local own=" $1 " word file
+  shift
+  case "${1-}" in
+    --config) file="${2-}" ;;
+    --config=*) file="${1#*=}" ;;
+    *) usage_error "the training's options begin with --config, not with ${1:-nothing}" ;;
+  esac
+  # Size and values stand behind a colon.
+  [[ "$file" != *.py:* ]] || file="${file%%.py:*}.py"
+  need_file "--config $file" "$file"
+  for word in "$@"; do
+    [[ "$own" != *" ${word%%=*} "* ]] ||
+      usage_error "${word%%=*} is an option of this script; it stands before --config"
+    [[ "$word" != @* ]] || need_file "$word" "${word#@}"
+  done
+}
+
+# need_file WORD FILE: an absolute path may be one of the hosts alone.
+need_file() {
+  # shellcheck disable=SC2154  # the caller sets it
+  [[ "$2" == /* ]] || [ -f "$root/$2" ] ||
+    usage_error "$1: no such file in $root, where the training starts"
+}
+
 usage_error() {
   printf 'error: %s\n' "$*" >&2
   exit 2

@@ -87,12 +87,16 @@ main() {
     return
   fi
   need TPU_NAME "the name of the queued resource"
+  [[ "$TPU_NAME" =~ ^[a-z]([a-z0-9-]{0,61}[a-z0-9])?$ ]] ||
+    usage_error "TPU_NAME=$TPU_NAME: use lower-case letters, digits and '-', a letter first"
   case "$action" in
     logs) on_host "$worker" launch/detached.sh follow ;;
     delete) delete ;;
     train)
       need TPU_TYPE "the accelerator type, such as v5litepod-16"
       need RIME_RUN_DIR "the run directory, on a file system that all hosts share"
+      [[ "$RIME_RUN_DIR" == /* ]] ||
+        usage_error "RIME_RUN_DIR=$RIME_RUN_DIR is no path from the root, such as /shared/runs/rime"
       runtime="${TPU_RUNTIME:-$(runtime_of "$TPU_TYPE")}"
       [ -n "$runtime" ] || usage_error "TPU_RUNTIME is not set, and TPU_TYPE=$TPU_TYPE is none that" \
         "this script knows the software of (v5litepod-*, v5p-*, v6e-*, v4-*)"
@@ -116,8 +120,7 @@ runtime_of() {
 
 train() {
   local ended lost=0
-  [[ "${1-}" == --config* ]] || usage_error "the training's options begin with --config, not with" \
-    "${1:-nothing}"
+  need_training "--dry-run --spot --list --logs --delete" "$@"
   need_gcloud
   while [ "$lost" -lt "$patience" ]; do
     provision
@@ -136,8 +139,9 @@ train() {
       75 | running) lost=0 ;;
       none | unreachable | '') lost=$((lost + 1)) ;;
       *)
-        printf 'error: the run ended with status %s; its log is above, that of another worker: %s\n' \
-          "$ended" 'launch/tpu_pod.sh --logs N' >&2
+        printf 'error: the run ended with status %s; its log is above, that of another worker: %s.\n%s\n' \
+          "$ended" 'launch/tpu_pod.sh --logs N' \
+          'The slice is still yours; launch/tpu_pod.sh --delete gives it back' >&2
         exit "$ended"
         ;;
     esac
@@ -213,9 +217,10 @@ on_image+='RIME_PYTHON=python3.11 rime_jax/launch/install.sh tpu'
 install() {
   local archive="${TMPDIR:-/tmp}/rime_jax_$TPU_NAME.tgz" setup=
   [ -z "${RIME_SETUP-}" ] || setup="$(quoted bash -ec "$RIME_SETUP") && "
-  # What git does not ignore, changes that are not committed included.
+  # What git does not ignore, changes that are not committed included; it lists deleted files, too.
   # shellcheck disable=SC2016  # for the inner shell
   act bash -c 'set -o pipefail; cd "$1" && git ls-files -z --cached --others --exclude-standard |'\
+' while IFS= read -r -d "" file; do [ ! -e "$file" ] || printf "%s\0" "$file"; done |'\
 ' tar --null --files-from=- -czf "$2"' pack "$root" "$archive" &&
     act gcloud compute tpus tpu-vm scp "$archive" "$TPU_NAME:rime_jax.tgz" "${scope[@]}" \
       --worker=all &&

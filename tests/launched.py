@@ -28,7 +28,8 @@ def checkout(path):
     """A git checkout with the scripts, under a path with a space."""
     root = path / "a clone"
     shutil.copytree(ROOT / "launch", root / "launch")
-    for name in ("setup.py", "pyproject.toml", "constraints.txt"):
+    for name in ("setup.py", "pyproject.toml", "constraints.txt", "experiments/alchemy/rime.py"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, root / name)
     (root / ".gitignore").write_text(".venv/\n")
     subprocess.run(["git", "init", "-q", str(root)], check=True)

@@ -5,6 +5,7 @@ down here; the Job inside of it with the Kubernetes OpenAPI, where kubernetes-va
 """
 
 import math
+import re
 import runpy
 import shutil
 
@@ -20,7 +21,7 @@ JOB = {"JOB_NAME": "rime", "TPU_TYPE": "v5litepod-16", "IMAGE": "registry.exampl
        "XPK_ZONE": "us-west4-a", "XPK_PROJECT": "my-project"}
 TRAINING = ["--config=experiments/alchemy/rime.py", "--set",
             "@launch/presets/qwen3-4b-v5e-16.txt"]
-HOSTILE = ["name=it's \"so\" $HOME $(HOME) `id` * {a: b} # c\n- d", "x=ü"]
+HOSTILE = ["name=it's \"so\" $HOME $(HOME) $$(HOME) $$ `id` * {a: b} # c\n- d", "x=ü"]
 
 
 def dry_run(*arguments, **environment):
@@ -91,8 +92,8 @@ def test_a_status_of_75_restarts_all_and_is_not_counted():
 def test_any_value_arrives_as_it_is():
     (job,) = jobset(*TRAINING, *HOSTILE, IMAGE="a: {b}")["spec"]["replicatedJobs"]
     (container,) = job["template"]["spec"]["template"]["spec"]["containers"]
-    # Kubernetes turns $$( into $(.
-    command = [word.replace("$$(", "$(") for word in container["command"]]
+    variables = re.compile(r"\$(\$|\((.*?)\))")  # as Kubernetes reads them, from left to right
+    command = [variables.sub(lambda found: found[2] or "$", word) for word in container["command"]]
     assert command == ["python", "-m", "rime_jax.train", "--coordinator", "auto", *TRAINING,
                        *HOSTILE, "--set", "run_dir=/shared/runs/rime"]
     assert container["image"] == "a: {b}"
@@ -108,6 +109,7 @@ def test_a_slice_has_a_pod_for_each_four_chips(kind):
 
 @pytest.mark.parametrize(("arguments", "environment", "told"), [
     ([], {}, "begin with --config"),
+    ([*TRAINING, "--spot"], {}, "--spot is an option of this script; it stands before --config"),
     *((TRAINING, {name: ""}, f"error: {name} is not set")
       for name in ("JOB_NAME", "TPU_TYPE", "IMAGE", "RIME_RUN_DIR", "RIME_CLAIM")),
     *((["--xpk", *TRAINING], {name: ""}, f"error: {name} is not set")

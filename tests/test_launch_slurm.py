@@ -41,7 +41,9 @@ def test_a_dry_run_prints_what_would_be_submitted(name, model):
     (["--servers", "1"], "--servers needs --model"),
     (["--servers", "1", "--model", "/nowhere"], "/nowhere is no model directory"),
     (["--model", "/nowhere"], "--set model.path=/nowhere"),
-    (["--nodes", "0"], "--nodes must be at least 1"),
+    (["--nodes", "0"], "must be at least 1"),
+    (["--gpus", "0"], "must be at least 1"),
+    (["--gpus", "08"], "--gpus needs a whole number"),
     (["--gpus", "all"], "--gpus needs a whole number"),
     (["--nodes"], "--nodes needs a whole number"),
     (["--sbatch", "gpu"], "--sbatch needs an option of sbatch"),
@@ -50,6 +52,11 @@ def test_a_dry_run_prints_what_would_be_submitted(name, model):
 def test_wrong_options_are_told_before_anything_is_submitted(options, told):
     done = launched.run([SUBMIT, *options, *TRAINING])
     assert done.returncode == 2 and told in done.stderr and done.stdout == ""
+
+
+def test_an_option_behind_those_of_the_training_is_not_handed_on_to_it():
+    done = launched.run([SUBMIT, *TRAINING, "--nodes=2"])
+    assert done.returncode == 2 and "--nodes is an option of this script" in done.stderr
 
 
 def test_gpus_that_do_not_divide_into_servers_are_refused(model):

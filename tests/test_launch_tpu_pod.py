@@ -65,6 +65,12 @@ def test_a_variable_that_is_not_set_is_named(absent):
     (["--delete", "now"], {}, "--delete takes no now"),
     (["--logs", "first"], {}, "--logs first: a worker is a number"),
     (TRAINING, {"TPU_TYPE": "v9-8"}, "TPU_RUNTIME is not set, and TPU_TYPE=v9-8"),
+    (TRAINING, {"TPU_NAME": "a/../b"}, "TPU_NAME=a/../b: use lower-case"),
+    (TRAINING, {"RIME_RUN_DIR": "runs/rime"}, "RIME_RUN_DIR=runs/rime is no path from the root"),
+    ([*TRAINING, "--dry-run"], {}, "--dry-run is an option of this script; it stands before"),
+    (["--config"], {}, "--config : no such file"),
+    (["--config=experiments/rmie.py:tiny,steps=3"], {}, "--config experiments/rmie.py: no such"),
+    ([*TRAINING[:2], "@launch/presets/v9.txt"], {}, "@launch/presets/v9.txt: no such file"),
 ])
 def test_wrong_arguments_end_before_anything_is_asked_for(arguments, environment, told):
     done = launched.run([SCRIPT, *arguments], **SLICE | environment)
@@ -133,6 +139,9 @@ def cloud(tmp_path):
 
 
 def test_a_run_goes_from_nothing_to_its_end(cloud, tmp_path):
+    # git still lists it, and the hosts do without.
+    subprocess.run(["git", "-C", tmp_path / "a clone", "add", "."], check=True)
+    (tmp_path / "a clone/launch/test.sh").unlink()
     done, calls, did = cloud(*TRAINING, "a=it's \"so\" $HOME *", states=[
         "ABSENT", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE"],
         RIME_SETUP=f"touch '{tmp_path}/set up'", RIME_RUN_DIR="/a b/it's")

@@ -33,8 +33,8 @@ def main() -> None:
         selector["cloud.google.com/gke-spot"] = "true"
         tolerations.append({"key": "cloud.google.com/gke-spot", "operator": "Equal",
                             "value": "true", "effect": "NoSchedule"})
-    # Kubernetes would put the value of a variable in the place of $(NAME).
-    command = [word.replace("$(", "$$(") for word in words]
+    # Kubernetes puts the value of a variable in the place of $(NAME), and $ in that of $$.
+    command = [word.replace("$", "$$") for word in words]
     values = {"name": name, "hosts": hosts, "selector": selector, "tolerations": tolerations,
               "image": image, "command": command, "claim": claim}
     print(template.substitute({k: json.dumps(v) for k, v in values.items()}), end="")

@@ -54,8 +54,7 @@ while [ $# -gt 0 ]; do
   esac
   shift
 done
-[[ "${1-}" == --config* ]] || usage_error "the training's options begin with --config, not with" \
-  "${1:-nothing}"
+need_training "--dry-run --spot --xpk" "$@"
 need JOB_NAME "the name of the job"
 [[ "$JOB_NAME" =~ ^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$ ]] ||
   usage_error "JOB_NAME=$JOB_NAME: use lower-case letters, digits and '-', at most 40, a letter first"

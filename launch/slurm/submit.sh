@@ -54,7 +54,7 @@ while [ $# -gt 0 ]; do
       continue
       ;;
     --nodes | --gpus | --servers | --server-gpus)
-      [[ "${2-}" =~ ^[0-9]+$ ]] || usage_error "$1 needs a whole number"
+      [[ "${2-}" =~ ^(0|[1-9][0-9]{0,5})$ ]] || usage_error "$1 needs a whole number"
       name="${1#--}"
       printf -v "${name//-/_}" %s "$2"
       ;;
@@ -70,9 +70,8 @@ while [ $# -gt 0 ]; do
   esac
   shift 2
 done
-[[ "${1-}" == --config* ]] || usage_error "the training's options begin with --config, not with" \
-  "${1:-nothing}"
-[ "$nodes" -ge 1 ] || usage_error "--nodes must be at least 1"
+need_training "--dry-run --nodes --gpus --servers --server-gpus --model --judge --sbatch" "$@"
+[ "$nodes" -ge 1 ] && [ "$gpus" -ge 1 ] || usage_error "--nodes and --gpus must be at least 1"
 if [ "$servers" -gt 0 ]; then
   [ -n "$model" ] || usage_error "--servers needs --model: the directory of the model they serve"
   [ -e "$model/config.json" ] || usage_error "--model $model is no model directory (no config.json)"
@@ -100,6 +99,8 @@ if [ "$servers" -gt 0 ]; then
   mapfile -t -O "${#parts[@]}" parts < <(printf ':\n' && part "$servers" $((gpus / server_gpus)))
 fi
 if [ -n "$judge" ]; then
+  # As the job starts in another directory; what is none is a name that vLLM can fetch.
+  [ ! -d "$judge" ] || judge="$(CDPATH='' cd -- "$judge" && pwd -P)"
   mapfile -t -O "${#parts[@]}" parts < <(printf ':\n' && part 1 1)
 fi
 
