@@ -91,9 +91,16 @@ def test_scripts_are_executable(script):
     assert os.access(script, os.X_OK)
 
 
-def test_help_needs_no_installation(checkout):
-    status, printed, calls = checkout.run("launch/local.sh", "--help")
-    assert status == 0 and "Usage: launch/local.sh" in printed and calls == []
+@pytest.mark.parametrize("script", ["launch/local.sh", "launch/study.sh"])
+def test_help_needs_no_installation(checkout, script):
+    status, printed, calls = checkout.run(script, "--help")
+    assert status == 0 and f"Usage: {script}" in printed and calls == []
+
+
+def test_the_study_installs_and_hands_its_arguments_on(checkout):
+    status, _, calls = checkout.run("launch/study.sh", "--quick", "--out", "a place")
+    assert status == 0 and calls[0] == f"venv {checkout.venv}"
+    assert calls[2:] == ["rime_jax.study --quick --out a place"]
 
 
 def test_the_first_call_installs_and_trains_from_any_directory(checkout):
