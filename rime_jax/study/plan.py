@@ -113,6 +113,16 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (
         {name: (f"seed={seed}", "warm_start.writer_keeps=0.1", "warm_start.writer_last=0.8")
          for name, seed in (("ww0", 10), ("ww1", 11))},
         (MAIN,), swaps=MAIN),
+    Setting(
+        "bottleneck", "Unseen graphs",
+        "As eased, but graphs have bottlenecks (10, 9 and 8 edges), none of the held-out graphs "
+        "occurs in training, and a task's 12 potions are drawn at random "
+        "(experiments/alchemy/unseen_graphs.py). The warm starts go on from the eased one.",
+        {name: (f"seed={seed}", "warm_start.initial=tiny-alchemy-v1", "warm_start.steps=480",
+                "warm_start.lr=2e-3", "warm_start.clean_share=0.5")
+         for name, seed in (("bn0", 20), ("bn1", 21))},
+        (MAIN,), ("env.edges=10,9,8", "env.hold_out=graphs", "env.supply=random",
+                  "rollout.context_tokens=144"), swaps=MAIN),
 )}
 
 

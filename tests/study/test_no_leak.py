@@ -28,10 +28,15 @@ def of(setting, source):
 
 
 def held_out(config):
-    """Chemistry → what there is to know about it, of the evaluation's streams."""
+    """Of the evaluation's streams: chemistry → what must not occur elsewhere (`secret`)."""
     source = domains.make(config).make_stream("heldout")
     dealt = [source(i, np.random.default_rng(0)) for i in range(config.eval.streams)]
-    return {s.info["chemistry"]: truth(s.tasks[0].payload["chemistry"]) for s in dealt}
+    return {s.info["chemistry"]: secret(config, s.tasks[0].payload["chemistry"]) for s in dealt}
+
+
+def secret(config, chemistry):
+    """All facts about it, or, where graphs are held out (which share facts), its graph."""
+    return chemistry.graph if config.env.hold_out == "graphs" else truth(chemistry)
 
 
 @functools.cache
@@ -53,7 +58,7 @@ def one_trial(monkeypatch):
 
 
 @SETTINGS
-def test_no_training_stream_is_of_a_held_out_chemistry_or_of_one_with_the_same_facts(
+def test_no_training_stream_is_of_a_held_out_chemistry_or_graph(
         setting, one_trial):
     configs = [of(setting, plan.CELLS[cell].source) for cell in setting.cells]
     # Streams depend on the game and the seed alone; the i-th is the same in longer runs.
@@ -69,19 +74,20 @@ def test_no_training_stream_is_of_a_held_out_chemistry_or_of_one_with_the_same_f
     for (_, seed), (n_streams, config) in needed.items():
         source = domains.make(config).make_stream("train")
         dealt = [source(i, np.random.default_rng((seed, i))) for i in range(n_streams)]
-        shown = {s.info["chemistry"]: truth(s.tasks[0].payload["chemistry"]) for s in dealt}
+        shown = {s.info["chemistry"]: secret(config, s.tasks[0].payload["chemistry"])
+                 for s in dealt}
         assert len(shown) > 64
         assert not evaluated.keys() & shown.keys()
         assert not set(evaluated.values()) & set(shown.values())
 
 
 @SETTINGS
-def test_no_demonstration_of_a_warm_start_is_of_a_held_out_chemistry(
+def test_no_demonstration_of_a_warm_start_is_of_a_held_out_chemistry_or_graph(
         setting, one_trial, monkeypatch):
     shown, demonstrate = set(), demonstrations.demonstrate
 
     def recorded(chemistry, *rest):
-        shown.add(truth(chemistry))
+        shown.add(chemistry)
         return demonstrate(chemistry, *rest)
 
     monkeypatch.setattr(demonstrations, "demonstrate", recorded)
@@ -93,7 +99,7 @@ def test_no_demonstration_of_a_warm_start_is_of_a_held_out_chemistry(
                 config, scripted.CHAT, clean, np.random.default_rng((config.seed, 1)))
             assert len(list(itertools.islice(made, 300))) == 300
     assert len(shown) > 64
-    assert not shown & set(held_out(config).values())
+    assert not {secret(config, chemistry) for chemistry in shown} & set(held_out(config).values())
 
 
 def test_the_judge_is_sent_the_two_memories_and_nothing_else(monkeypatch):
