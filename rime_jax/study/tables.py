@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from rime_jax.study import plan, statistics
-from rime_jax.study.results import WARM_START, Results
+from rime_jax.study.results import WARM_START, Results, Row
 from rime_jax.study.statistics import Estimate, Interval, Runs
 
 # A difference of the gain that is called none: all of its interval is nearer to zero.
@@ -88,6 +88,23 @@ def orderings(results: Results, setting: plan.Setting) -> str:
     return _table(head, rows)
 
 
+def exploration(results: Results, setting: plan.Setting) -> str:
+    """What the exploration reward changes, with the writer trained and untrained."""
+    rows = []
+    for writer, on, off in (("trained", "rime", "exploration_off"),
+                            ("untrained", "writer_untrained", "actor_only")):
+        more, less = (results.select(setting.name, name) for name in (on, off))
+        pairs = [(row, less[key]) for key, row in more.items() if key in less]
+        gain = statistics.difference(more, less, "gain")
+        if gain:
+            rows.append([writer, str(gain.runs), *(
+                _over_pairs(np.array([_last(a, tag) - _last(b, tag) for a, b in pairs]))
+                for tag in ("exploration/score", "memory/correct_facts")),
+                f"{_signed(gain.mean)} {_interval(gain.over_runs, _signed)}".rstrip()])
+    return _table(["writer", "pairs", "exploration score", "correct facts in training", "gain"],
+                  rows)
+
+
 def verdict(found: Estimate) -> str:
     """Whether an ordering appears: by the interval that holds both over other runs."""
     low, high = found.wide
@@ -166,6 +183,16 @@ def _title(cell: str) -> str:
 
 def _swapped(results: Results, setting: plan.Setting, actor: str, writer: str) -> Runs:
     return results.select(setting.name, actor, "" if actor == writer else writer)
+
+
+def _over_pairs(x: np.ndarray) -> str:
+    return f"{_signed(float(x.mean()))} {_interval(statistics.student(x), _signed)}".rstrip()
+
+
+def _last(row: Row, tag: str) -> float:
+    """The last mean of a training curve."""
+    value = row.training[tag][-1]
+    return math.nan if value is None else value
 
 
 def _moved(runs: Runs, tag: str, digits: int) -> str:

@@ -45,6 +45,7 @@ def test_every_table_has_a_row_for_every_cell_that_was_run():
     assert len(columns(tables.differences(found, EASED))) == 3
     assert len(columns(tables.swaps(found, EASED))) == 4
     assert len(columns(tables.positions(found, EASED))) == 5
+    assert [row["pairs"] for row in columns(tables.exploration(found, EASED))] == ["6", "6"]
     assert [row["items kept"] for row in columns(tables.memories(found, EASED))] == [
         "", *[".10 → .20"] * 4]
 
