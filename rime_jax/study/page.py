@@ -44,7 +44,8 @@ def parts(results: results_lib.Results) -> dict[str, str]:
     """Name → Markdown of each generated part."""
     found = {"runs": runs(results)}
     for made in (tables.cells, tables.differences, tables.orderings, tables.positions,
-                 tables.memories, tables.exploration, tables.swaps, tables.swap_differences):
+                 tables.memories, tables.examples, tables.exploration, tables.swaps,
+                 tables.swap_differences):
         found[made.__name__] = "\n\n".join(
             f"**{setting.title}**\n\n{table}" for setting in plan.SETTINGS.values()
             if (table := made(results, setting)))

@@ -21,6 +21,7 @@ import numpy as np
 
 from rime_jax import config as config_lib
 from rime_jax import experiment
+from rime_jax.report import dumps
 from rime_jax.study import plan, steps
 from rime_jax.tracking import metrics
 from rime_jax.tracking.values import is_number
@@ -54,6 +55,8 @@ class Row:
       by_position: mean performance of each task of a stream.
       training: tag → means over `EVERY` iterations each.
       during: tag → [iteration, value] of the evaluations during training.
+      memories: of seed 0, iteration → the memory after each task of the first stream as its first
+        sibling wrote them, in the first and in the last iteration that was recorded.
     """
 
     setting: str
@@ -66,6 +69,7 @@ class Row:
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     training: dict[str, list[float | None]] = dataclasses.field(default_factory=dict)
     during: dict[str, list[list[float]]] = dataclasses.field(default_factory=dict)
+    memories: dict[str, list[str]] = dataclasses.field(default_factory=dict)
 
     @property
     def key(self) -> Key:
@@ -190,9 +194,10 @@ def _run(
         if not found.get("policies"):
             return "not evaluated on streams yet"
     lines = metrics.read(run / "metrics.jsonl")
+    seed = int(run.name.rpartition("_seed")[2])
     return _row(
         found, list(found["policies"])[-1], setting=setting.name, warm=warm, cell=cell.name,
-        seed=int(run.name.rpartition("_seed")[2]), options=own,
+        seed=seed, options=own, memories={} if seed else _memories(run / "samples"),
         training={tag: _thinned(lines, tag) for tag in TRAINING},
         during={} if cell.on_streams else {
             tag: [[line["step"], round(line[tag], _DIGITS)] for line in lines
@@ -214,6 +219,18 @@ def _row(found: Mapping[str, Any], policy: str, **of: Any) -> tuple[Row, list[st
                 for quantity in QUANTITIES if quantity in values},
         by_position=[round(x, _DIGITS) for x in found["policies"][policy]["by_position"]],
         **of), found["units"]["clusters"]
+
+
+def _memories(samples: pathlib.Path) -> dict[str, list[str]]:
+    files = sorted(samples.glob("step_*.jsonl.gz"))
+    found = {}
+    for file in files[:1] + files[1:][-1:]:
+        rows, _ = dumps.read(file)
+        first = min((row["group"], row["sibling"]) for row in rows)
+        own = [row for row in rows if (row["group"], row["sibling"]) == first]
+        found[str(int(file.name[5:11]))] = [
+            row["memory_after"] for row in sorted(own, key=lambda row: row["position"])]
+    return found
 
 
 def _thinned(lines: Iterable[Mapping[str, Any]], tag: str) -> list[float | None]:

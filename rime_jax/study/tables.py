@@ -88,6 +88,18 @@ def orderings(results: Results, setting: plan.Setting) -> str:
     return _table(head, rows)
 
 
+def examples(results: Results, setting: plan.Setting) -> str:
+    """Memories of one stream, early and late: the first of what seed 0 recorded, not chosen."""
+    columns = []
+    for name in ("rime", "writer_untrained"):
+        row = next(iter(results.select(setting.name, name).values()), None)
+        columns += [(f"{_title(name)}, iteration {step}", texts)
+                    for step, texts in (row.memories.items() if row else ())]
+    rows = [[str(t), *(f"`{text}`" if text else "*(empty)*" for text in texts)]
+            for t, texts in enumerate(zip(*(texts for _, texts in columns), strict=True), 1)]
+    return _table(["after task", *(title for title, _ in columns)], rows)
+
+
 def exploration(results: Results, setting: plan.Setting) -> str:
     """What the exploration reward changes, with the writer trained and untrained."""
     rows = []

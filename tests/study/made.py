@@ -1,5 +1,7 @@
 """Made-up results: what the tests of statistics and tables share."""
 
+import gzip
+import itertools
 import json
 
 import numpy as np
@@ -57,6 +59,13 @@ def write_run(out, setting="eased", warm="w0", cell="rime", seed=0, **options):
         "policies": {name: {"by_position": made.by_position} for name in ("initial", last)},
         "units": {"clusters": [f"g{i}" for i in range(CHEMISTRIES)],
                   "values": {"initial": values, last: values}}}))
+    (run / "samples").mkdir()
+    for step in (1, 10, 20):
+        dump = [{"group": group, "sibling": sibling, "position": position,
+                 "memory_after": f"{step} {group} {sibling} {position}"}
+                for group, sibling, position in itertools.product((3, 4), (0, 1), (2, 1))]
+        (run / "samples" / f"step_{step:06d}.jsonl.gz").write_bytes(
+            gzip.compress("".join(json.dumps(row) + "\n" for row in dump).encode()))
     lines = [{"step": step, **dict.fromkeys(results.TRAINING, 0.1 if step <= 10 else 0.2)}
              for step in range(1, 21)]
     lines += [{"step": step, **dict.fromkeys(results.DURING, 0.5)} for step in (0, 20)]

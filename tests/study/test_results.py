@@ -40,6 +40,10 @@ def test_a_row_holds_what_the_run_measured(tmp_path):
     assert row.options == {"reward.writer": "none"}
     assert row.training["exploration/score"] == [0.1, 0.2]
     assert row.during["eval/gain"] == [[0, 0.5], [20, 0.5]]
+    assert not row.memories
+    made.write_run(tmp_path, cell="rime", seed=0)
+    (row,) = results.read(tmp_path)[0].select("eased", "rime").values()
+    assert row.memories == {"1": ["1 3 0 1", "1 3 0 2"], "20": ["20 3 0 1", "20 3 0 2"]}
     warm = found.rows["eased", "w0", results.WARM_START, "", 0]
     assert warm.values == wanted.values and not warm.training
 
