@@ -12,6 +12,7 @@ import inspect
 import pathlib
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
@@ -158,9 +159,12 @@ def _run(path: pathlib.Path, size: str | None) -> ml_collections.ConfigDict:
         raise config_lib.ConfigError(
             f"{path}: {error}; start where that module is, or name its directory in PYTHONPATH"
         ) from error
-    except (AttributeError, KeyError, TypeError) as error:
-        # ConfigDict reports an unknown or wrongly typed field with these.
-        raise config_lib.ConfigError(f"{path}: {error.args[0]}") from error
+    except errors.UserError:
+        raise
+    except Exception as error:
+        # Whatever the file does wrong it would do again. ConfigDict reports an unknown or wrongly
+        # typed field so, too.
+        raise config_lib.ConfigError(f"{_line(path, error)}: {_told(error)}") from error
     if not isinstance(config, ml_collections.ConfigDict):
         raise config_lib.ConfigError(
             f"{path}: get_config() returned {config!r}; return what config.default() makes"
@@ -168,6 +172,22 @@ def _run(path: pathlib.Path, size: str | None) -> ml_collections.ConfigDict:
     if size is not None:
         config.name = named(config.name, size)
     return config
+
+
+def _line(path: pathlib.Path, error: Exception) -> str:
+    """The file, and its last line that the error went through."""
+    numbers = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)
+               if frame.filename == str(path)]
+    return f"{path}, line {numbers[-1]}" if numbers else str(path)
+
+
+def _told(error: Exception) -> str:
+    """What it says; of an unknown option without all that there are."""
+    name = type(error).__name__
+    while error.args and isinstance(error.args[0], Exception):
+        error = error.args[0]
+    text = str(error.args[0] if isinstance(error, KeyError) and error.args else error)
+    return f"{name}: " + re.sub(r" Other fields present: .*", "", text)
 
 
 def _sizes(path: pathlib.Path, get_config: Callable, size: str | None) -> tuple[str, ...]:

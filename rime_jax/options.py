@@ -42,6 +42,9 @@ def check(name: str, value: Any, option: Option) -> None:
     if not ok:
         raise ConfigError(f"{name} must be {_article(option.default)}, not {value!r} "
                           f"({type(value).__name__}): {option.doc}")
+    if isinstance(value, str) and value.startswith("~"):
+        raise ConfigError(f"{name} = {value!r}: no shell has put your home directory in the place "
+                          f"of ~ there; write it out, or {name}=\"$HOME{value[1:]}\"")
     if isinstance(value, tuple):
         _check_tuple(name, value, option)
         return

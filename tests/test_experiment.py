@@ -183,9 +183,23 @@ def test_a_mistake_in_an_experiment_names_the_field(tmp_path, body, told):
     assert re.search(told, str(error.value))
 
 
+def test_a_misspelt_option_is_told_with_its_line_and_the_nearest_one_alone(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from rime_jax import config\n\ndef get_config():\n    c = config.default()\n"
+                    "    c.learner.lrr = 1.0\n    return c\n")
+    with pytest.raises(config_lib.ConfigError) as error:
+        experiment.read(str(file))
+    told = str(error.value)
+    assert "mine.py, line 5: " in told and 'Did you mean "lr"' in told and len(told) < 250 + len(
+        str(file))
+
+
 @pytest.mark.parametrize(("text", "told"), [
     ("x = 1\n", "get_config"),
     ("def get_config():\n    pass\n", "get_config.*returned None"),
+    ("def get_config(:\n", "SyntaxError: .*line 1"),
+    ("def get_config():\n    return 1 / 0\n", "line 2: ZeroDivisionError: division by zero"),
+    ("from rime_jax import nothing_such\n", "line 1: ImportError: .*nothing_such"),
 ])
 def test_a_file_without_a_configuration_is_refused(tmp_path, text, told):
     file = tmp_path / "mine.py"

@@ -83,6 +83,7 @@ def test_a_moved_run_is_continued_where_it_is(tmp_path):
     ("roles.train", "policy,policy", "twice"),
     ("roles.act", "../../escape", "names a directory"),
     ("name", "..", "names a directory"),
+    ("run_dir", "~/runs", "no shell has put"),
     ("judge.kind", "none", "reward.exploration = 0"),
 ])
 def test_a_value_that_would_train_nothing_or_harm_is_refused(name, text, message):
