@@ -180,7 +180,7 @@ class Trainer:
         self.stop.heed_signals()
         finished = self.directory.eval / "final.md"
         if self.step >= self.config.steps and self.processes.gather(finished.is_file())[0]:
-            self._say(f"This run has finished its {self.config.steps} steps:\n\n"
+            self._say(f"This run has finished: step {self.step} of {self.config.steps}\n\n"
                       f"{finished.read_text()}")
             return True
         try:

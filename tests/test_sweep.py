@@ -181,7 +181,8 @@ def test_a_slurm_job_is_found_again_by_the_next_sweep(tmp_path, cluster):
     assert found is not None and found.poll() is None
     assert "scancel 1" in found.stop()
     (cluster / "queue").write_text("")
-    for state, status in (("COMPLETED", 0), ("FAILED", 1), ("TIMEOUT", 1)):
+    for state, status in (("COMPLETED|0:0", 0), ("FAILED|1:0", 1), ("TIMEOUT|0:0", 1),
+                          ("FAILED|75:0", errors.STOPPED), ("PREEMPTED|0:15", errors.STOPPED)):
         (cluster / "state").write_text(state + "\n")
         assert found.poll() == status
     assert places.Slurm(tmp_path, [], slots=10).adopt(job) is None
@@ -192,6 +193,12 @@ def test_without_a_cluster_the_missing_program_is_named(tmp_path, monkeypatch):
     (job,) = jobs.plan([f"{ALCHEMY}/rime.py:tiny"], [0], tmp_path)
     with pytest.raises(config_lib.ConfigError, match="sbatch is not there"):
         places.Slurm(tmp_path, [], slots=1).start(job)
+
+
+def test_a_run_that_was_stopped_and_has_saved_goes_on_without_limit(tmp_path):
+    planned = jobs.plan([f"{ALCHEMY}/rime.py:tiny"], [0], tmp_path)
+    ended, _ = run(planned, Pretended(1, {"rime_tiny_seed0": 5}, errors.STOPPED), retries=0)
+    assert ended
 
 
 def test_a_run_that_was_refused_is_not_tried_again(tmp_path):

@@ -145,6 +145,8 @@ class Sweep:
             self._notes[job.name] = _why(job, status)
             if status == errors.REFUSED:
                 self._refused.add(job.name)
+            if status == errors.STOPPED:  # It has saved, as at a time limit: no failure.
+                self._starts[job.name] -= 1
             again = status != errors.REFUSED and self._starts[job.name] <= self._retries
             self._states[job.name] = State.WAITING if again else State.FAILED
 

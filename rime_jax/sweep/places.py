@@ -86,7 +86,7 @@ class Slices:
     """TPU slices that are up, one run on each; reached with gcloud.
 
     The repository, its environment and the run directories must lie under the same paths on all
-    workers and on this machine (a shared disk or a mounted bucket).
+    workers and on this machine (a shared disk with locks and appends, such as NFS).
     """
 
     def __init__(self, names: Sequence[str], zone: str):
@@ -240,11 +240,13 @@ class SlurmJob:
         if self._number in self._place.queued():
             return None
         try:
-            state = _told(["sacct", "-X", "-n", "-P", "-o", "State", "-j", self._number])
+            state = _told(["sacct", "-X", "-n", "-P", "-o", "State,ExitCode", "-j", self._number])
         except (config_lib.ConfigError, errors.TransientError):
             return 0  # Clusters need not keep accounts; whether it has finished, its files tell.
         if state.startswith(_UNDER_WAY):  # A list without it was not the whole list.
             return None
+        if state.startswith("PREEMPTED") or f"|{errors.STOPPED}:" in state:
+            return errors.STOPPED
         return 0 if not state.strip() or state.startswith("COMPLETED") else 1
 
     def stop(self) -> str:

@@ -1,10 +1,12 @@
 """Checkpoints: sharded arrays and a small JSON state, one directory per step (Orbax)."""
 
+import contextlib
 import json
 import logging
 import os
 import pathlib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -15,6 +17,10 @@ from rime_jax import errors
 
 class CheckpointError(errors.UserError):
     """A checkpoint that does not fit the model; the message names the array and the remedy."""
+
+
+class SaveError(errors.TransientError):
+    """A checkpoint that could not be written; the message says why."""
 
 
 class Checkpoints:
@@ -58,20 +64,22 @@ class Checkpoints:
           state: JSON values; tuples come back as lists.
 
         Raises:
-          Exception: what made an earlier save in the background fail (a full disk).
+          SaveError: the disk refused this save or an earlier one in the background; so do the
+            methods that wait.
         """
         if step in self._manager.all_steps():
             return
         # Serialised later, in a thread: what the caller changes by then must not show.
         state = json.loads(json.dumps(state))
-        self._manager.save(
-            step,
-            args=ocp.args.Composite(
-                arrays=ocp.args.PyTreeSave(_flatten(arrays)),
-                state=ocp.args.JsonSave(state),
-            ),
-            force=True,
-        )
+        with self._writing():
+            self._manager.save(
+                step,
+                args=ocp.args.Composite(
+                    arrays=ocp.args.PyTreeSave(_flatten(arrays)),
+                    state=ocp.args.JsonSave(state),
+                ),
+                force=True,
+            )
 
     def latest(self) -> int | None:
         """The newest complete checkpoint's step; None where there is none. Waits for saves."""
@@ -139,11 +147,27 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Waits until every save is complete."""
-        self._manager.wait_until_finished()
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Waits for the saves and stops the background threads."""
-        self._manager.close()
+        with self._writing():
+            self._manager.close()
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            # TensorStore has no error of its own for what the system refuses.
+            found = re.search(r"([^:]*) \[os_error_code=", str(error))
+            if found is None and not isinstance(error, OSError):
+                raise
+            why = found.group(1).strip() if found else error.strerror
+            raise SaveError(
+                f"a checkpoint could not be written to {self._path}: {why}. Nothing that was saved "
+                "before is lost, and the same command goes on once the cause is gone") from error
 
     def _restored(self, step: int, wanted: Mapping[str, Any], part: bool, **others: Any) -> Any:
         if step not in self._manager.all_steps():

@@ -2,6 +2,7 @@ import logging
 import os
 import pathlib
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from rime_jax.tracking.checkpoint import CheckpointError, Checkpoints
+from rime_jax.tracking.checkpoint import CheckpointError, Checkpoints, SaveError
 
 
 def _mesh(*sizes):
@@ -181,3 +182,20 @@ def test_a_killed_run_leaves_a_usable_checkpoint(tmp_path):
         assert all(np.all(np.asarray(x) == step) for x in arrays.values())
         checkpoints.close()
         before = step
+
+
+def test_what_the_disk_refuses_is_said_in_a_line_and_may_pass(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    wide = {"w": jax.random.normal(jax.random.key(0), (1000, 100))}
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+        with pytest.raises(SaveError, match="checkpoints: File too large. Nothing") as error:
+            checkpoints.save(1, wide, {})
+            checkpoints.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(str(error.value)) < 250 + len(str(tmp_path))
+    again = Checkpoints(tmp_path / "checkpoints", keep=2)
+    again.save(1, wide, {})
+    assert again.latest() == 1
