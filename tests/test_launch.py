@@ -160,6 +160,16 @@ def test_tests_bring_their_extra_and_serve_training_too(checkout):
     assert _installs(checkout.run("launch/local.sh")[2]) == []
 
 
+def test_what_is_measured_ends_with_the_status_of_the_tests(checkout):
+    checkout.run("launch/test.sh")
+    python = checkout.venv / "bin" / "python"
+    python.write_text(FAKE_PYTHON + '[ "$2 $3" != "coverage run" ] || exit 5\n')
+    status, _, calls = checkout.run("launch/test.sh", "--coverage", "-k", "memory")
+    assert status == 5 and calls == [
+        "coverage erase", "coverage run -m pytest -k memory", "coverage combine --quiet",
+        "tests.coverage_table"]
+
+
 def test_an_interrupted_installation_is_made_again(checkout):
     status, printed, _ = checkout.run("launch/local.sh", FAKE_PIP_STATUS="1")
     assert status == 1 and "start this script again" in printed

@@ -52,6 +52,7 @@ _PAIR = _SMALL + " run_dir=runs/pair"
 _REPAIRS = ("--set env.tasks_file=tasks.jsonl env.libraries_file=libraries.json "
             "env.cache_dir=cache steps=1")
 _MAIN = "launch/local.sh"
+_COVERAGE = "launch/test.sh --coverage tests/learner"
 _UNTRAINED = "launch/local.sh --config=experiments/alchemy/writer_untrained.py"
 _SINGLE = "launch/local.sh --config=experiments/alchemy/FILE.py"
 _CODEBASE = ("python -m rime_jax.train --config=experiments/codebase/rime.py --set "
@@ -94,6 +95,10 @@ _HERE = [
         swap={"FILE": "skillrise.py"}, leaves=("runs/skillrise_tiny/eval/final.md",)),
     # CONTRIBUTING.md
     Row("launch/test.sh -k memory", "tests/test_memory.py -q", needs=("hypothesis",)),
+    Row(_COVERAGE, "-q", swap={"tests/learner": "tests/test_memory.py"}, leaves=(".coverage",),
+        needs=("coverage", "hypothesis")),
+    Row(".venv/bin/python -m coverage report --show-missing --include='rime_jax/learner/*'",
+        swap={"learner/*": "memory.py"}, after=(_COVERAGE,), needs=("coverage",)),
     # 1: something of this machine is to be fixed, which it says.
     Row(".venv/bin/python -m rime_jax.doctor", statuses=(0, 1)),
     Row(".venv/bin/python -m mypy", needs=("mypy",)),
