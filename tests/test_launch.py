@@ -10,6 +10,8 @@ import sys
 import pytest
 import setuptools
 
+from tests import launched
+
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPTS = [*sorted((ROOT / "launch").rglob("*.sh")), ROOT / ".ci" / "run"]
 
@@ -192,9 +194,27 @@ def test_changed_requirements_are_installed_into_the_same_environment(checkout, 
 def test_a_larger_environment_serves_the_smaller_kinds_too(checkout):
     status, _, calls = checkout.run(".ci/run", "-k", "memory")
     assert status == 0 and "[test,parity,docs]" in _installs(calls)[0]
-    assert calls[-1] == "pytest -k memory"
+    assert "coverage run -m pytest -k memory" in calls
     assert _installs(checkout.run("launch/test.sh")[2]) == []
     assert _installs(checkout.run("launch/local.sh")[2]) == []
+
+
+def test_continuous_integration_ends_on_the_newest_python_that_runs(checkout):
+    home = checkout.root.parent
+    for name in ("python3.13", "python3.12"):
+        launched.program(home / "bin" / name, "#!/usr/bin/env bash\nexit 127\n")
+    status, printed, calls = checkout.run(".ci/run")
+    assert status == 0 and "no Python 3.13 or 3.12" in printed
+    assert not any("runs/newer" in call for call in calls)
+    for version in ("3.12", "3.13"):
+        newest = home / f".pyenv/versions/{version}.0/bin/python"
+        launched.program(newest, FAKE_PYTHON.replace("VERSION:-3.11", f"VERSION:-{version}"))
+    status, printed, calls = checkout.run(".ci/run")
+    assert status == 0 and f"with {newest} (Python 3.13)" in printed
+    begins = calls.index(f"venv {checkout.venv}-newer")
+    pages = "pytest -m docs_commands tests/test_docs_commands.py"
+    assert pages in calls[:begins] and calls[-1] == pages
+    assert any(call.startswith("rime_jax.train") for call in calls[begins:])
 
 
 @pytest.mark.parametrize("kind", ["tpu", "gpu"])
