@@ -114,7 +114,7 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (
          for name, seed in (("ww0", 10), ("ww1", 11))},
         (MAIN,), swaps=MAIN),
     Setting(
-        "bottleneck", "Unseen graphs",
+        "unseen_graphs", "Unseen graphs",
         "As eased, but graphs have bottlenecks (10, 9 and 8 edges), none of the held-out graphs "
         "occurs in training, and a task's 12 potions are drawn at random "
         "(experiments/alchemy/unseen_graphs.py). The warm starts go on from the eased one.",
