@@ -212,7 +212,7 @@ def test_continuous_integration_ends_on_the_newest_python_that_runs(checkout):
     status, printed, calls = checkout.run(".ci/run")
     assert status == 0 and f"with {newest} (Python 3.13)" in printed
     begins = calls.index(f"venv {checkout.venv}-newer")
-    pages = "pytest -m docs_commands tests/test_docs_commands.py"
+    pages = "pytest -m docs_commands tests/test_docs_commands.py tests/study/test_whole.py"
     assert pages in calls[:begins] and calls[-1] == pages
     assert any(call.startswith("rime_jax.train") for call in calls[begins:])
 
