@@ -118,10 +118,13 @@ def exploration(results: Results, setting: plan.Setting) -> str:
 
 
 def verdict(found: Estimate) -> str:
-    """Whether an ordering appears: by the interval that holds both over other runs."""
+    """Whether an ordering appears: by the interval that holds both over other runs.
+
+    One pair has none; what is shown then is about other chemistries alone.
+    """
     low, high = found.wide
     if math.isnan(low):
-        return "one pair"
+        return "one pair; other chemistries"
     if low > 0:
         return "**appears**"
     if high < 0:
@@ -227,7 +230,9 @@ def _both(found: Estimate, number) -> str:
 
 
 def _wide(found: Estimate) -> str:
-    return f"{_signed(found.mean)} {_interval(found.wide, _signed)}".rstrip()
+    """As `_both`, with what holds both intervals that are about other runs."""
+    own = found.chemistries if found.runs == 1 else found.wide
+    return f"{_signed(found.mean)} {_interval(own, _signed)}"
 
 
 def _interval(interval: Interval, number=None) -> str:

@@ -63,7 +63,7 @@ def test_orderings_appear_where_both_intervals_over_other_runs_are_on_one_side()
 @pytest.mark.parametrize(("wide", "says"), [
     ((0.01, 0.2), "**appears**"), ((-0.2, -0.01), "**the opposite**"),
     ((-0.04, 0.04), "no difference of .05"), ((-0.04, 0.06), "cannot be told"),
-    ((float("nan"),) * 2, "one pair"),
+    ((float("nan"),) * 2, "one pair; other chemistries"),
 ])
 def test_a_verdict_is_that_of_the_wider_interval(wide, says):
     found = statistics.Estimate(0.0, 3, (0, 0), wide, wide, {})

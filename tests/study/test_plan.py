@@ -1,7 +1,11 @@
 """The plan of the study: its cells are experiments, its commands come in an order that works."""
 
 import itertools
+import os
 import pathlib
+import signal
+import threading
+import time
 
 import pytest
 
@@ -84,6 +88,25 @@ def test_what_is_made_is_skipped_and_what_fails_ends_the_study(tmp_path, monkeyp
         study.main([])
     assert ended.value.code == 75 and not (tmp_path / "never").exists()
     assert "Stopped at: fails" in capsys.readouterr().err
+
+
+def test_a_signal_reaches_the_running_command_and_its_status_is_that_of_the_study(
+        tmp_path, monkeypatch):
+    up = tmp_path / "up"
+    program = ("import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(75)); "
+               f"open({str(up)!r}, 'w'); time.sleep(60)")
+    monkeypatch.setattr(steps, "all_of", lambda choice: [steps.Step("waits", ("-c", program))])
+
+    def interrupt():
+        while not up.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(SystemExit) as ended:
+        study.main([])
+    assert ended.value.code == 75 and signal.getsignal(signal.SIGINT) is before
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(capsys):
