@@ -40,7 +40,7 @@ class Checkpoints:
         """
         self._path = pathlib.Path(path).absolute()
         # Several lines a save, warnings about what a kill left half-deleted, and about options of
-        # readers. Adding the filter twice changes nothing.
+        # readers; what fails is raised, besides. Adding the filter twice changes nothing.
         logging.getLogger("absl").addFilter(_drop_orbax_reports)
         options = ocp.CheckpointManagerOptions(
             max_to_keep=keep,
@@ -162,9 +162,12 @@ class Checkpoints:
         except (OSError, ValueError) as error:
             # TensorStore has no error of its own for what the system refuses.
             found = re.search(r"([^:]*) \[os_error_code=", str(error))
-            if found is None and not isinstance(error, OSError):
+            if found is not None:
+                why = found.group(1).strip()
+            elif isinstance(error, OSError):
+                why = error.strerror
+            else:
                 raise
-            why = found.group(1).strip() if found else error.strerror
             raise SaveError(
                 f"a checkpoint could not be written to {self._path}: {why}. Nothing that was saved "
                 "before is lost, and the same command goes on once the cause is gone") from error
@@ -228,4 +231,4 @@ def _describe(array: tuple[tuple[int, ...], Any] | None) -> str:
 
 
 def _drop_orbax_reports(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.WARNING or "orbax" not in record.pathname
+    return record.levelno > logging.ERROR or "orbax" not in record.pathname
