@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts that talk to a cluster share; to be sourced.
+# What the scripts that start something elsewhere, or for long, share; to be sourced.
 
 # need NAME MEANING: ends the script where the environment variable NAME is not set.
 need() {
@@ -13,10 +13,10 @@ need_program() {
 }
 
 # need_training OWN WORD...: ends the script where the WORDs are no options of the training that can
-# be handed on: no --config first, one of the script's OWN (separated by spaces) among them, which
-# would be heeded by nobody (a --dry-run that costs a slice), or a file that this checkout lacks.
+# be handed on: no --config first, one of the script's OWN among them, or a file that this checkout
+# lacks.
 need_training() {
-  local own=" $1 " word file
+  local own="$1" word file
   shift
   case "${1-}" in
     --config) file="${2-}" ;;
@@ -26,10 +26,20 @@ need_training() {
   # Size and values stand behind a colon.
   [[ "$file" != *.py:* ]] || file="${file%%.py:*}.py"
   need_file "--config $file" "$file"
+  refuse_own "$own" --config "$@"
+  for word in "$@"; do
+    [[ "$word" != @* ]] || need_file "$word" "${word#@}"
+  done
+}
+
+# refuse_own OWN PLACE WORD...: ends the script where one of its OWN options (separated by spaces) is
+# among the WORDs for another program, which does not heed it: a --dry-run that costs a slice.
+refuse_own() {
+  local own=" $1 " place="$2" word
+  shift 2
   for word in "$@"; do
     [[ "$own" != *" ${word%%=*} "* ]] ||
-      usage_error "${word%%=*} is an option of this script; it stands before --config"
-    [[ "$word" != @* ]] || need_file "$word" "${word#@}"
+      usage_error "${word%%=*} is an option of this script; it stands before $place"
   done
 }
 

@@ -21,6 +21,8 @@ Environment variables: RIME_PYTHON, RIME_VENV, as for launch/local.sh.
 EOF
 }
 
+# Several words are the name of no kind.
+[ $# -le 1 ] || set -- "$*"
 case "${1-plain}" in
   -h | --help) usage ;;
   plain | test | parity | tpu | gpu)

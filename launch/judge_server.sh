@@ -33,10 +33,8 @@ Environment variables:
 EOF
 }
 
-usage_error() {
-  printf 'error: %s\n' "$*" >&2
-  exit 2
-}
+# shellcheck source=launch/_commands.sh
+. "$root/launch/_commands.sh"
 
 port=8100
 host=127.0.0.1
@@ -73,6 +71,7 @@ done
 model="${1%/}"
 shift
 name="${name:-${model##*/}}"
+refuse_own "--dry-run --vllm --name --port --host" MODEL "$@"
 [ "$model" != lexical ] || [ -z "$vllm" ] || usage_error "the lexical judge is no model for vLLM"
 [ "$model" = lexical ] || [ -n "$vllm" ] || [ -e "$model/config.json" ] ||
   usage_error "$model is no model directory (it has no config.json)"
@@ -85,11 +84,12 @@ if [ -n "$vllm" ]; then
   if ! nvidia-smi -L >/dev/null 2>&1; then
     # In bfloat16 the CPU build stops at short prompts.
     on_cpu=(--dtype float32 --enforce-eager)
-    export VLLM_CPU_KVCACHE_SPACE="${VLLM_CPU_KVCACHE_SPACE:-1}"
+    VLLM_CPU_KVCACHE_SPACE="${VLLM_CPU_KVCACHE_SPACE:-1}"
   fi
-  export VLLM_NO_USAGE_STATS=1
   # No sampling defaults of the model's own: a judge is asked at temperature 0, and means it.
   command=(
+    env VLLM_NO_USAGE_STATS=1
+    ${VLLM_CPU_KVCACHE_SPACE:+"VLLM_CPU_KVCACHE_SPACE=$VLLM_CPU_KVCACHE_SPACE"}
     "$python" -m vllm.entrypoints.openai.api_server --model "$model" --served-model-name "$name"
     --host "$host" --port "$port" --generation-config vllm ${on_cpu[@]+"${on_cpu[@]}"} "$@"
   )

@@ -26,9 +26,14 @@ EOF
 version="0.32.0"
 
 case "${1-}" in
+  '') ;;
   -h | --help)
     usage
     exit
+    ;;
+  *)
+    usage >&2
+    exit 2
     ;;
 esac
 

@@ -27,6 +27,9 @@ Environment variables:
 EOF
 }
 
+# shellcheck source=launch/_commands.sh
+. "$root/launch/_commands.sh"
+
 port=8000
 host=127.0.0.1
 dry_run=
@@ -37,10 +40,7 @@ while [ $# -gt 0 ]; do
       exit
       ;;
     --port | --host)
-      [ $# -ge 2 ] || {
-        printf 'error: %s needs a value\n' "$1" >&2
-        exit 2
-      }
+      [ $# -ge 2 ] || usage_error "$1 needs a value"
       if [ "$1" = --port ]; then port="$2"; else host="$2"; fi
       shift 2
       ;;
@@ -57,10 +57,9 @@ if [ $# -lt 1 ]; then
 fi
 model="$1"
 shift
-if [ ! -e "$model/config.json" ]; then
-  printf 'error: %s is no model directory (it has no config.json)\n' "$model" >&2
-  exit 2
-fi
+[ -e "$model/config.json" ] ||
+  usage_error "$model is no model directory (it has no config.json)"
+refuse_own "--dry-run --port --host" MODEL "$@"
 
 # shellcheck source=launch/_server.sh
 . "$root/launch/_server.sh"

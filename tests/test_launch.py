@@ -93,16 +93,26 @@ def test_scripts_are_executable(script):
     assert os.access(script, os.X_OK)
 
 
-@pytest.mark.parametrize("script", ["launch/local.sh", "launch/study.sh"])
-def test_help_needs_no_installation(checkout, script):
-    status, printed, calls = checkout.run(script, "--help")
-    assert status == 0 and f"Usage: {script}" in printed and calls == []
-
-
 def test_the_study_installs_and_hands_its_arguments_on(checkout):
     status, _, calls = checkout.run("launch/study.sh", "--quick", "--out", "a place")
     assert status == 0 and calls[0] == f"venv {checkout.venv}"
     assert calls[2:] == ["rime_jax.study --quick --out a place"]
+
+
+@pytest.mark.parametrize("script", ["local", "test", "install", "setup_vllm", "smollm",
+                                    "vllm_server", "study"])
+def test_help_needs_no_installation(checkout, script):
+    status, printed, calls = checkout.run(f"launch/{script}.sh", "--help")
+    assert status == 0 and f"Usage: launch/{script}.sh" in printed and calls == []
+
+
+@pytest.mark.parametrize("words", [
+    ["install", "everything"], ["install", "test", "parity"], ["setup_vllm", "--dry-run"],
+    ["vllm_server", "nowhere"], ["vllm_server", ".", "--dry-run"]])
+def test_what_a_script_does_not_know_installs_nothing(checkout, words):
+    (checkout.elsewhere / "config.json").touch()  # a model is there
+    status, printed, calls = checkout.run(f"launch/{words[0]}.sh", *words[1:])
+    assert status == 2 and calls == []
 
 
 def test_the_first_call_installs_and_trains_from_any_directory(checkout):

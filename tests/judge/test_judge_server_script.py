@@ -64,13 +64,14 @@ def alive(pid):
      "-m rime_jax.judge.serve --model lexical --name lexical --host 127.0.0.1 --port 8100 "
      "--config=a.py"),
     (["--name", "j", "--port", "1", "--vllm", "org/big", "--tensor-parallel-size", "2"],
-     "-m vllm.entrypoints.openai.api_server --model org/big --served-model-name j "
+     "python -m vllm.entrypoints.openai.api_server --model org/big --served-model-name j "
      "--host 127.0.0.1 --port 1 --generation-config vllm"),
 ])
 def test_a_dry_run_prints_the_command_and_needs_nothing(checkout, arguments, command):
     status, printed, calls = checkout.run(SCRIPT, "--dry-run", *arguments)
     assert status == 0 and command in printed and calls == []
     assert printed.rstrip().endswith(arguments[-1])
+    assert ("env VLLM_NO_USAGE_STATS=1 " in printed) == ("--vllm" in arguments)
 
 
 def test_the_embedded_server_is_installed_and_started(checkout):
@@ -89,6 +90,8 @@ def test_the_embedded_server_is_installed_and_started(checkout):
     (["--port"], "--port needs a value"),
     (["--wrong", "lexical"], "no such option: --wrong"),
     (["--vllm", "lexical"], "lexical judge"),
+    (["lexical", "--dry-run"], "--dry-run is an option of this script; it stands before MODEL"),
+    (["--vllm", "org/big", "--port=8101"], "--port is an option of this script"),
 ])
 def test_wrong_arguments_are_named(checkout, arguments, says):
     status, printed, calls = checkout.run(SCRIPT, *arguments)
