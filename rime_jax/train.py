@@ -45,7 +45,7 @@ from rime_jax.learner import batch as batch_lib
 from rime_jax.learner import credit as credit_lib
 from rime_jax.learner import mesh as mesh_lib
 from rime_jax.learner import update as update_lib
-from rime_jax.policy import weights
+from rime_jax.policy import attention, weights
 from rime_jax.rollout.collect import collect
 from rime_jax.rollout.trajectory import Rollout
 from rime_jax.tracking import bad_batches, checkpoint, metrics, recorder, run_dir
@@ -117,6 +117,7 @@ def make_learner(built: parts.Parts) -> update_lib.Learner:
       ConfigError: the configuration does not fit them.
     """
     try:
+        attention.check_platform(built.config.model.attention, jax.default_backend())
         mesh = mesh_lib.make_mesh(built.config.learner, jax.devices())
         return update_lib.Learner(built.policy, built.config, mesh)
     except ValueError as error:

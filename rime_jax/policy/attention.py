@@ -19,6 +19,9 @@ _log = logging.getLogger(__name__)
 
 KERNELS = ("auto", "xla", "splash", "cudnn")
 
+# The fused kernel of each platform that has one.
+_FUSED = {"tpu": "splash", "gpu": "cudnn"}
+
 # Name of splash attention's output, and of the logarithms of its denominators, for `layers.remat`.
 OUTPUT = "attention_output"
 
@@ -76,6 +79,22 @@ def packed_attention(
     ], 2)
 
 
+def check_platform(kernel: str, platform: str) -> None:
+    """Refuses a kernel by name where it does not run; `auto` never is.
+
+    Args:
+      kernel: one of `KERNELS`.
+      platform: jax's name of the backend.
+
+    Raises:
+      ValueError: names the platform that it is of.
+    """
+    wanted = {fused: name for name, fused in _FUSED.items()}.get(kernel, platform)
+    if wanted != platform:
+        raise ValueError(f"model.attention = {kernel!r} runs on a {wanted.upper()}, and this "
+                         f"machine computes on a {platform.upper()}; use 'auto'")
+
+
 @functools.cache
 def _choose(kernel: str, platform: str, tokens: int, head_dim: int, dtype: str) -> str:
     """The kernel for a shape; what is cached is also logged only once."""
@@ -91,7 +110,7 @@ def _choose(kernel: str, platform: str, tokens: int, head_dim: int, dtype: str) 
             raise ValueError(f"model.attention = {kernel!r}: {obstacles[kernel]}; use 'auto'")
         chosen = kernel
     else:
-        fused = {"tpu": "splash", "gpu": "cudnn"}.get(platform, "xla")
+        fused = _FUSED.get(platform, "xla")
         chosen = "xla" if obstacles[fused] else fused
         if obstacles[fused]:
             _log.warning("no %s attention: %s", fused, obstacles[fused])

@@ -104,8 +104,9 @@ def group_mesh(devices: Sequence[Any], tensor: int) -> Mesh:
         count = sum(d.process_index == process for d in ordered)
         if count % tensor:
             raise ValueError(
-                f"{count} local devices cannot form groups of {tensor} that share the sampler's "
-                "parameters; choose a divisor")
+                f"sampler.tensor = {tensor} devices share the sampler's parameters, but a process "
+                f"here has {count}, which do not divide into such groups; set sampler.tensor to a "
+                f"divisor of {count}")
     return Mesh(np.array(ordered).reshape(-1, 1, tensor), mesh_lib.AXES,
                 axis_types=(AxisType.Auto,) * len(mesh_lib.AXES))
 

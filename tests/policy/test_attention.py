@@ -111,3 +111,12 @@ def test_the_learner_spreads_a_fused_kernel_over_its_mesh(monkeypatch):
         _, found = learner.step(state, batches)
         norms[kernel] = [float(found[f"policy/{k}"]) for k in ("grad_norm", "loss", "entropy")]
     np.testing.assert_allclose(norms["splash"], norms["xla"], rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kernel", "platform", "of"), [
+    ("splash", "cpu", "TPU"), ("splash", "gpu", "TPU"), ("cudnn", "tpu", "GPU")])
+def test_a_kernel_of_another_platform_is_refused_before_anything_is_played(kernel, platform, of):
+    with pytest.raises(ValueError, match=f"model.attention = '{kernel}' runs on a {of}.*'auto'"):
+        attention.check_platform(kernel, platform)
+    for right in ("auto", "xla"):
+        attention.check_platform(right, platform)
