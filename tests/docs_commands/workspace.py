@@ -48,7 +48,9 @@ class Workspace:
             "HOME": str(folder / "home"), "JAX_PLATFORMS": "cpu",
             # As in conftest.py: programs that compute little are not worth optimising.
             "XLA_FLAGS": "--xla_backend_optimization_level=0",
-            "JAX_COMPILATION_CACHE_DIR": str(folder / "xla"), "PYTHONUNBUFFERED": "1",
+            # Even the small ones are: most commands compile those of the command before them.
+            "JAX_COMPILATION_CACHE_DIR": str(folder / "xla"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0", "PYTHONUNBUFFERED": "1",
         }
         self._make_environment()
 
