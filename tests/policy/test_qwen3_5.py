@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rime_jax.learner import mesh as mesh_lib
 from rime_jax.policy import qwen3_5
+from tests.policy.conditioning import slow_decays
 
 L, F = "linear_attention", "full_attention"
 BASE = qwen3_5.Qwen3_5Config(
@@ -43,7 +44,7 @@ def random_params(policy, seed=0):
         noise = 0.2 * rng.normal(size=a.shape).astype(np.float32)
         return a + noise if a.ndim <= 2 else a
 
-    return jax.tree.map(moved, params)
+    return slow_decays(jax.tree.map(moved, params))
 
 
 PARAMS = random_params(POLICY)
