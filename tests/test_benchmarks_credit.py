@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -68,6 +69,8 @@ def test_runs_without_a_truth_or_without_dumps_are_refused(tmp_path):
     write_dump(tmp_path / "bare", steps=())
     with pytest.raises(config_lib.ConfigError, match="track.samples_every"):
         credit.read([tmp_path / "bare"])
+    if not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed: a run on repositories cannot be read here")
     config = experiment.read(f"{ROOT}/experiments/codebase/rime.py:tiny")
     RunDir(tmp_path / "code").create_or_resume(config, resume=True)
     with pytest.raises(config_lib.ConfigError, match="cannot be told"):
