@@ -249,7 +249,7 @@ def session(arguments: argparse.Namespace) -> Iterator[Processes]:
     """
     coordinator, count, index = arguments.coordinator, arguments.processes, arguments.process
     explicit = coordinator not in (None, "auto")
-    if explicit != (count is not None and index is not None):
+    if {count is not None, index is not None} != {explicit}:
         raise ProcessError(
             "--coordinator HOST:PORT, --processes N and --process I go together; 'auto' and a "
             "program that is alone take neither of the last two")
@@ -356,7 +356,7 @@ def check_shared(processes: Processes, file: pathlib.Path) -> None:
 
 def _check_numbers(coordinator: str, count: int, index: int) -> None:
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ProcessError(f"--coordinator {coordinator}: write auto, or HOST:PORT of process 0")
     if not 0 <= index < count:
         raise ProcessError(f"--process {index} --processes {count}: the numbers go from 0 to "

@@ -218,6 +218,8 @@ def test_the_failure_of_one_process_is_told_by_the_others(tmp_path):
 @pytest.mark.parametrize(("arguments", "told"), [
     (["--coordinator", "host0"], "go together"),
     (["--processes", "2", "--process", "0"], "go together"),
+    (["--process", "1"], "go together"),
+    (["--coordinator", "host0:65536", "--processes", "2", "--process", "0"], "write auto, or HOST"),
     (["--coordinator", "auto", "--processes", "2", "--process", "0"], "go together"),
     (["--coordinator", "host0", "--processes", "2", "--process", "0"], "HOST:PORT of process 0"),
     (["--coordinator", "h:1", "--processes", "2", "--process", "2"], "numbers go from 0 to 1"),
