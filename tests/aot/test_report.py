@@ -85,7 +85,7 @@ def test_a_refusal_of_the_compiler_is_part_of_the_report():
     ({"learner.mesh_fsdp": 3}, "learner.mesh_fsdp = 3"),
     ({"learner.microbatch_rows": 12}, "learner.microbatch_rows = 12"),
     ({"sampler.slots": 5}, "sampler.slots = 5"),
-    ({"sampler.tensor": 3}, "groups of 3")])
+    ({"sampler.tensor": 3}, "sampler.tensor = 3")])
 def test_a_configuration_that_cannot_work_says_why(changes, message):
     with pytest.raises(config_lib.ConfigError, match=message):
         programs.make(small_config(**changes), small_slice(), LOAD)
