@@ -94,10 +94,12 @@ OPTIONS: dict[str, Any] = {
         "end_when_banked": Option(True, "end a trial when no stone is left; the benchmark: False"),
         "min_oracle": Option(15, "draw a trial again until the oracle under the step limit scores "
                                  "this; 0: never (the benchmark)", low=0, high=45),
-        "edges": Option((12,), "graph sizes that streams use, in curriculum order", low=1,
+        "edges": Option((12,), "graph sizes that streams use, a tier each; fewer edges are harder",
+                        low=1,
                         choices=(12, 10, 9, 8, 7)),
-        "pass_streams": Option(950, "streams of one pass of the curriculum (by tier, in the order "
-                                    "of env.edges)", low=1),
+        "pass_streams": Option(950, "streams of one pass of the curriculum, which ends with the "
+                                    "hardest; training has steps × rollout.streams_per_step",
+                               low=1),
         "hold_out": Option(
             "chemistries",
             "what each tier of env.edges holds out: chemistries (each part of one, its graph, what "
@@ -116,8 +118,9 @@ OPTIONS: dict[str, Any] = {
         "libraries_file": Option("", "codebase: JSON list of where the files of those tasks are"),
         "segments": Option("6+6", "codebase: tasks of each segment of a stream, each of another "
                                   "repository; their sum is env.trials"),
-        "order": Option("curriculum", "codebase: tasks of a segment from easy to hard (curriculum) "
-                                      "| in random order (shuffled)",
+        "order": Option("curriculum", "curriculum: easy to hard, codebase: the tasks of a segment; "
+                                      "Alchemy: the streams of a pass, by tier | shuffled: in "
+                                      "random order",
                         choices=("curriculum", "shuffled")),
         "levels_file": Option("", "codebase: JSON of pass rates by strategy that set easy and "
                                   "hard (rime_jax.levels_codebase makes it); empty: the study's"),

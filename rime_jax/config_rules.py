@@ -88,3 +88,16 @@ def check(c: ml_collections.ConfigDict) -> None:
                                      "env.supply = every_colour needs")
     need(c.warm_start.writer_keeps + c.warm_start.writer_last <= 1,
          "warm_start.writer_keeps + warm_start.writer_last exceed 1")
+
+
+def notes(c: ml_collections.ConfigDict) -> list[str]:
+    """What a training does that its user may not mean; nothing is wrong with it."""
+    found = []
+    own = c.env.domain == "alchemy" and not c.env.episodes_file
+    met = c.steps * c.rollout.streams_per_step
+    if own and len(c.env.edges) > 1 and c.env.order == "curriculum" and met < c.env.pass_streams:
+        found.append(
+            f"this run ends with stream {met} of a curriculum of env.pass_streams = "
+            f"{c.env.pass_streams}: the hardest tiers of env.edges come later, and may not occur. "
+            f"env.pass_streams={met} fits the curriculum into it, env.order=shuffled mixes them")
+    return found

@@ -146,7 +146,8 @@ def alchemy_stream_maker(
         return alchemy_streams.make_streams(
             split, edges=env.edges, trials=env.trials, rules=rules,
             heldout_fraction=env.heldout_fraction, split_seed=_SPLIT_SEED,
-            curriculum_streams=env.pass_streams, hold_out=env.hold_out,
+            curriculum_streams=env.pass_streams if env.order == "curriculum" else 0,
+            hold_out=env.hold_out,
         )
 
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from rime_jax import config as config_lib
 from rime_jax import (
+    config_rules,
     distributed,
     errors,
     experiment,
@@ -67,6 +68,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with experiment.clean_errors():
         config = experiment.read(arguments.config, arguments.set)
         directory = run_dir.RunDir(run_dir.path_of(config, arguments.config))
+        for line in config_rules.notes(config):
+            print(f"note: {line}")
         with distributed.session(arguments) as processes:
             finished = train(config, directory, processes)
     if not finished:

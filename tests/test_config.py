@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rime_jax import config as config_lib
-from rime_jax import config_page
+from rime_jax import config_page, config_rules
 
 OPTIONS = dict(config_lib.options())
 
@@ -221,3 +221,15 @@ def test_the_configuration_reference_is_up_to_date_and_has_every_option_once():
     assert sorted(rows) == sorted(OPTIONS)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 5
                for line in page.splitlines() if line.startswith("|"))
+
+
+@pytest.mark.parametrize("changes, said", [
+    ({}, ""), ({"env.edges": "12,7"}, "env.pass_streams=24"),
+    ({"env.edges": "12,7", "env.pass_streams": "24"}, ""),
+    ({"env.edges": "12,7", "env.order": "shuffled"}, ""),
+    ({"env.edges": "12,7", "env.episodes_file": "episodes.jsonl"}, "")])
+def test_a_run_that_ends_before_the_hard_tiers_is_told(changes, said):
+    config = config_lib.default()
+    config_lib.override(config, {"steps": "6", "rollout.streams_per_step": "4", **changes})
+    notes = config_rules.notes(config)
+    assert len(notes) == bool(said) and said in "".join(notes)

@@ -15,4 +15,5 @@ def get_config(size="published"):
     c.env.edges, c.env.hold_out = (10, 9, 8), "graphs"
     if size == "tiny":
         c.rollout.context_tokens = 144
+        c.env.pass_streams = c.steps * c.rollout.streams_per_step  # all tiers, in one run
     return c

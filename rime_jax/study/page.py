@@ -56,17 +56,23 @@ def parts(results: results_lib.Results) -> dict[str, str]:
 
 
 def runs(results: results_lib.Results) -> str:
-    """The settings, and how many runs of each are in the tables."""
+    """The settings, and how many of the planned runs of each are in the tables."""
     lines = []
     for setting in plan.SETTINGS.values():
         own = [row for row in results.rows.values() if row.setting == setting.name]
         trained = [row for row in own if row.cell != results_lib.WARM_START and not row.writer]
-        if own:
+        starts = len(setting.warm_starts) * len(setting.seeds)
+        if not own:
+            lines.append(f"- **{setting.title}** (`{setting.name}`): {setting.says} Not run yet: "
+                         f"0 of {len(setting.cells) * starts} planned.")
+        else:
             lines.append(
                 f"- **{setting.title}** (`{setting.name}`): {setting.says} "
-                f"Cells: {len({row.cell for row in trained})}; runs: {len(trained)}; warm starts: "
-                f"{len({row.warm for row in own})}; pairs of one run's actor and another's writer: "
-                f"{len([row for row in own if row.writer])}; held-out chemistries: "
+                f"Runs: {len(trained)} of {len(setting.cells) * starts} planned (cells: "
+                f"{len({row.cell for row in trained})} of {len(setting.cells)}; warm starts: "
+                f"{len({row.warm for row in own})} of {len(setting.warm_starts)}); pairs of one "
+                f"run's actor and another's writer: {len([row for row in own if row.writer])} of "
+                f"{len(setting.swaps) * (len(setting.swaps) - 1) * starts}; held-out chemistries: "
                 f"{len(results.chemistries[setting.name])}, 4 rollouts each.")
     return "\n".join(lines)
 

@@ -35,11 +35,10 @@ class Cell:
     beside: str = "rime"
     on_streams: bool = False
 
-    @property
-    def source(self) -> str:
-        """What a sweep is given."""
+    def source(self, changes: Sequence[str] = ()) -> str:
+        """What a sweep is given, in a setting of these changes; the cell's own go before them."""
         own = (f"name={self.run}", *self.changes) if self.changes else ()
-        return ",".join([f"{_EXPERIMENTS}/{self.file or self.name}.py:{SIZE}", *own])
+        return ",".join([f"{_EXPERIMENTS}/{self.file or self.name}.py:{SIZE}", *changes, *own])
 
     @property
     def run(self) -> str:
@@ -54,6 +53,8 @@ class Setting:
     Attributes:
       title, says: for the page.
       warm_starts: name → options of rime_jax.warm_start; None: the model that comes with rime_jax.
+      goes_on_from: name → the warm start (of any setting) that it teaches further, for those that
+        do not begin anew.
       rounds: cells in the order in which they are run, those that matter most first.
       changes: `OPTION=VALUE` for all its warm starts, runs and evaluations.
       swaps: cells of which each one's actor is evaluated with each other one's writer.
@@ -66,6 +67,7 @@ class Setting:
     rounds: tuple[tuple[str, ...], ...]
     changes: tuple[str, ...] = ()
     swaps: tuple[str, ...] = ()
+    goes_on_from: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = SEEDS
 
     @property
@@ -94,6 +96,9 @@ CELLS: dict[str, Cell] = {cell.name: cell for cell in (
     Cell("malformed_zero", "malformed memories earn 0 (the post)", "rime",
          ("reward.malformed=zero",)),
     Cell("kl_0_01", "KL to the warm start, weight .01", "rime", ("learner.kl_coef=0.01",)),
+    # The setting's graphs come in tiers.
+    Cell("shuffled", "graphs in random order (RIME here: a curriculum)", "rime",
+         ("env.order=shuffled",)),
     # As many rollouts in an iteration.
     Cell("group_8", "8 streams × 8 siblings (RIME here: 4 × 16)", "rime",
          ("rollout.group_size=8", "rollout.streams_per_step=8")),
@@ -117,13 +122,22 @@ SETTINGS: dict[str, Setting] = {setting.name: setting for setting in (
         "unseen_graphs", "Unseen graphs",
         "As eased, but graphs have bottlenecks (10, 9 and 8 edges), none of the held-out graphs "
         "occurs in training, and a task's 12 potions are drawn at random "
-        "(experiments/alchemy/unseen_graphs.py). The warm starts go on from the eased one.",
-        {name: (f"seed={seed}", "warm_start.initial=tiny-alchemy-v1", "warm_start.steps=480",
-                "warm_start.lr=2e-3", "warm_start.clean_share=0.5")
+        "(experiments/alchemy/unseen_graphs.py). Training goes from 10 edges to 8. The warm starts "
+        "go on from those of the eased setting.",
+        {name: (f"seed={seed}", "warm_start.steps=480", "warm_start.lr=2e-3",
+                "warm_start.clean_share=0.5")
          for name, seed in (("bn0", 20), ("bn1", 21))},
-        (MAIN,), ("env.edges=10,9,8", "env.hold_out=graphs", "env.supply=random",
-                  "rollout.context_tokens=144"), swaps=MAIN),
+        # A run is one pass of the curriculum: 100 iterations of 4 streams.
+        (MAIN, ("shuffled",)), ("env.edges=10,9,8", "env.hold_out=graphs", "env.supply=random",
+                                "rollout.context_tokens=144", "env.pass_streams=400"), swaps=MAIN,
+        goes_on_from={"bn0": "w0", "bn1": "w1"}),
 )}
+
+
+# Warm start → the setting that it is made for. No two settings have one of the same name.
+MADE_FOR: dict[str, str] = {
+    warm: setting.name for setting in SETTINGS.values() for warm in setting.warm_starts}
+SHIPPED_WARM_START = "tiny-alchemy-v1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,6 +165,7 @@ ORDERINGS: Sequence[Ordering] = (
     Ordering("rime", "cod", "improvement beats CoD's returns"),
     Ordering("skillrise", "cod", "SkillRise beats CoD"),
     Ordering("rime", "single_task", "streams beat single tasks"),
+    Ordering("rime", "shuffled", "a curriculum beats random order"),
     Ordering("co_train_continued", "branch_point", "training goes on to help"),
     Ordering("co_train_continued", "decoupled", "shared parameters beat separate ones"),
     Ordering("decoupled", "frozen_writer", "a trained writer beats a frozen one"),

@@ -156,7 +156,7 @@ def _rows(
     initial = False
     for name in setting.cells:
         cell = plan.CELLS[name]
-        wanted = options(experiment.read(cell.source, setting.changes))
+        wanted = options(experiment.read(cell.source(setting.changes)))
         for run in sorted(place.glob(f"{cell.run}_seed*")):
             made = _run(run, setting, warm, cell, wanted)
             if isinstance(made, str):

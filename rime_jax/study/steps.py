@@ -51,9 +51,10 @@ def all_of(choice: Choice) -> Iterator[Step]:
     has whole comparisons.
     """
     chosen = [plan.SETTINGS[name] for name in choice.settings]
-    for setting in chosen:
-        for warm in _warm_starts(setting, choice):
-            yield from _warm_start(setting, warm, choice)
+    # Two settings may share an earlier warm start.
+    yield from dict.fromkeys(
+        step for setting in chosen for warm in _warm_starts(setting, choice)
+        for step in _warm_start(setting, warm, choice))
     for setting in chosen:
         for cells in setting.rounds:
             own = [plan.CELLS[name] for name in cells if name in choice.cells]
@@ -85,26 +86,36 @@ def _warm_starts(setting: plan.Setting, choice: Choice) -> list[str]:
 
 
 def _warm_start(setting: plan.Setting, warm: str, choice: Choice) -> Iterator[Step]:
+    """What makes a warm start, and before it the one that it goes on from."""
     options = setting.warm_starts[warm]
-    if options is not None:
-        model = choice.out / "warm" / warm
-        yield Step(f"warm start {warm}",
-                   ("-m", "rime_jax.warm_start", f"--config={_WARM}", f"--out={model}", "--set",
-                    *setting.changes, *options), model / "model.safetensors")
+    if options is None:
+        return
+    model, earlier = choice.out / "warm" / warm, setting.goes_on_from.get(warm)
+    if earlier:
+        before = plan.SETTINGS[plan.MADE_FOR[earlier]]
+        yield from _warm_start(before, earlier, choice)
+        options = (*options, f"warm_start.initial={_model(before, earlier, choice)}")
+    yield Step(f"warm start {warm}",
+               ("-m", "rime_jax.warm_start", f"--config={_WARM}", f"--out={model}", "--set",
+                *setting.changes, *options), model / "model.safetensors")
+
+
+def _model(setting: plan.Setting, warm: str, choice: Choice) -> pathlib.Path | str:
+    """A warm start as `model.path`."""
+    made = setting.warm_starts[warm] is not None
+    return choice.out / "warm" / warm if made else plan.SHIPPED_WARM_START
 
 
 def _sweep(
     setting: plan.Setting, warm: str, cells: list[plan.Cell], choice: Choice
 ) -> Step:
-    changes = list(setting.changes)
-    if setting.warm_starts[warm] is not None:
-        changes.append(f"model.path={choice.out / 'warm' / warm}")
+    made = setting.warm_starts[warm] is not None
     return Step(
         f"{setting.name}, warm start {warm}: {', '.join(cell.name for cell in cells)}",
-        ("-m", "rime_jax.sweep", *(cell.source for cell in cells),
+        ("-m", "rime_jax.sweep", *(cell.source(setting.changes) for cell in cells),
          "--seeds", ",".join(map(str, setting.seeds[:choice.seeds])), f"--jobs={choice.jobs}",
          "--out", str(directory(choice.out, setting.name, warm)),
-         *(["--set", *changes] if changes else [])))
+         *(["--set", f"model.path={_model(setting, warm, choice)}"] if made else [])))
 
 
 def _evaluations(

@@ -49,7 +49,7 @@ def write_run(out, setting="eased", warm="w0", cell="rime", seed=0, **options):
     """A run directory as a training leaves it, as far as the study reads it; returns its row."""
     made = row(setting, warm, cell, seed)
     of = plan.CELLS[cell]
-    config = experiment.read(of.source, [f"{k}={v}" for k, v in options.items()])
+    config = experiment.read(of.source(), [f"{k}={v}" for k, v in options.items()])
     run = steps.directory(out, setting, warm) / f"{of.run}_seed{seed}"
     (run / "eval").mkdir(parents=True)
     (run / "config.json").write_text(json.dumps(config.to_dict()))

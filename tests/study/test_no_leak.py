@@ -23,8 +23,8 @@ ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = pytest.mark.parametrize("setting", plan.SETTINGS.values(), ids=lambda s: s.name)
 
 
-def of(setting, source):
-    return experiment.read(f"{ROOT}/{source}", setting.changes)
+def of(setting, cell):
+    return experiment.read(f"{ROOT}/{cell.source(setting.changes)}")
 
 
 def held_out(config):
@@ -60,7 +60,7 @@ def one_trial(monkeypatch):
 @SETTINGS
 def test_no_training_stream_is_of_a_held_out_chemistry_or_graph(
         setting, one_trial):
-    configs = [of(setting, plan.CELLS[cell].source) for cell in setting.cells]
+    configs = [of(setting, plan.CELLS[cell]) for cell in setting.cells]
     # Streams depend on the game and the seed alone; the i-th is the same in longer runs.
     needed: dict[tuple[str, int], tuple] = {}
     for config in configs:
@@ -136,7 +136,7 @@ def test_with_memory_blanked_nothing_of_an_earlier_task_reaches_a_later_one(sett
             return "green large"
         return ("0 bank", "1 bank", "end")[len(session.generated)]
 
-    config = of(setting, plan.CELLS["rime"].source)
+    config = of(setting, plan.CELLS["rime"])
     values = {"eval__streams": 4, "eval__rollouts": 1} | {
         f"env__{name}": value for name, value in config.env.items()}
     sampler = games.Reader(reply, chat=scripted.CHAT)

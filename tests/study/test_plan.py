@@ -1,5 +1,6 @@
 """The plan of the study: its cells are experiments, its commands come in an order that works."""
 
+import dataclasses
 import itertools
 import os
 import pathlib
@@ -7,9 +8,10 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
-from rime_jax import experiment
+from rime_jax import domains, experiment
 from rime_jax.study import __main__ as study
 from rime_jax.study import plan, steps
 from rime_jax.sweep import jobs
@@ -26,7 +28,8 @@ def at_the_root(monkeypatch):
 @pytest.mark.parametrize("setting", plan.SETTINGS.values(), ids=lambda setting: setting.name)
 def test_the_cells_of_a_setting_are_different_runs_of_one_sweep(setting, tmp_path):
     cells = [plan.CELLS[name] for name in setting.cells]
-    planned = jobs.plan([cell.source for cell in cells], setting.seeds, tmp_path, setting.changes)
+    planned = jobs.plan(
+        [cell.source(setting.changes) for cell in cells], setting.seeds, tmp_path)
     assert {job.name for job in planned} == {
         f"{cell.run}_seed{seed}" for cell in cells for seed in setting.seeds}
     assert all(job.same_as is None for job in planned)
@@ -38,7 +41,7 @@ def test_every_cell_is_compared_with_one_of_its_settings():
         assert set(setting.swaps) <= set(setting.cells)
         for cell in setting.cells:
             # The games of all settings are those that the warm start can play.
-            experiment.read(plan.CELLS[cell].source, setting.changes)
+            experiment.read(plan.CELLS[cell].source(setting.changes))
     assert {name for o in plan.ORDERINGS for name in (o.more, o.less)} <= {
         *plan.CELLS, "warm_start"}
 
@@ -48,8 +51,26 @@ def test_the_study_is_as_wide_as_a_reviewer_asks():
     assert len(eased.warm_starts) >= 2 and len(eased.seeds) >= 3
     for setting in plan.SETTINGS.values():
         assert set(plan.MAIN) <= set(setting.cells)
-        config = experiment.read(plan.CELLS["rime"].source, setting.changes)
+        config = experiment.read(plan.CELLS["rime"].source(setting.changes))
         assert config.eval.streams >= 64 and config.eval.rollouts >= 4
+
+
+def test_a_run_meets_all_tiers_of_its_game_in_the_order_of_its_cell():
+    setting = plan.SETTINGS["unseen_graphs"]
+    for cell, in_order in (("rime", True), ("shuffled", False)):
+        config = experiment.read(plan.CELLS[cell].source(setting.changes), ["env.trials=1"])
+        streams = config.steps * config.rollout.streams_per_step
+        make = domains.make(config).make_stream("train")
+        dealt = [make(i, np.random.default_rng(i)).info["edges"] for i in range(0, streams, 20)]
+        assert set(dealt) == {10, 9, 8}
+        assert (dealt == sorted(dealt, reverse=True)) == in_order
+
+
+def test_a_cell_has_its_own_changes_also_where_the_setting_has_others():
+    setting = plan.SETTINGS["unseen_graphs"]
+    config = experiment.read(plan.CELLS["shuffled"].source(setting.changes))
+    assert config.env.order == "shuffled" and tuple(config.env.edges) == (10, 9, 8)
+    assert config.name == "shuffled_tiny"
 
 
 def test_a_warm_start_is_made_before_its_runs_and_a_run_before_its_evaluations():
@@ -57,8 +78,9 @@ def test_a_warm_start_is_made_before_its_runs_and_a_run_before_its_evaluations()
     for step in steps.all_of(ALL):
         words = step.command
         read = [word.partition("=")[2] for word in words
-                if word.startswith(("model.path=", "--actor=", "--writer="))]
-        assert set(read) <= there, step.title
+                if word.startswith(
+                    ("model.path=", "warm_start.initial=", "--actor=", "--writer="))]
+        assert set(read) <= {*there, plan.SHIPPED_WARM_START}, step.title
         if "rime_jax.sweep" in words:
             sources = itertools.takewhile(lambda word: word != "--seeds", words[2:])
             seeds = words[words.index("--seeds") + 1].split(",")
@@ -67,6 +89,19 @@ def test_a_warm_start_is_made_before_its_runs_and_a_run_before_its_evaluations()
             there |= {f"{place}/{name}_seed{seed}" for name in names for seed in seeds}
         else:
             there.add(str(step.makes if "rime_jax.evaluate" in words else step.makes.parent))
+
+
+def test_a_setting_alone_brings_the_warm_starts_that_its_own_go_on_from():
+    alone = dataclasses.replace(ALL, settings=["unseen_graphs"], cells=["rime"])
+    made = [step.title for step in steps.all_of(alone) if step.title.startswith("warm start")]
+    assert made == ["warm start bn0", "warm start w1", "warm start bn1"]
+
+
+def test_warm_starts_go_on_from_some_that_are_independent():
+    assert len(plan.MADE_FOR) == sum(len(s.warm_starts) for s in plan.SETTINGS.values())
+    for setting in plan.SETTINGS.values():
+        earlier = setting.goes_on_from.values()
+        assert len(set(earlier)) == len(earlier) and set(earlier) <= set(plan.MADE_FOR)
 
 
 def test_quick_is_one_run_of_each_main_cell(capsys):

@@ -120,4 +120,4 @@ def test_options_are_those_that_differ_and_not_those_of_one_run():
 def made_config(cell):
     from rime_jax import experiment
 
-    return experiment.read(plan.CELLS[cell].source)
+    return experiment.read(plan.CELLS[cell].source())
