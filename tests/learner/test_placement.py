@@ -57,7 +57,8 @@ def test_what_would_be_sent_to_the_devices_unseen_is_refused(part, monkeypatch):
     state, reference = own.init({"policy": PARAMS}), own.reference(OTHER)
     batches = {"policy": [pack(config, sequences())]}
     if part == "reference":
-        monkeypatch.setattr(own, "_on_devices", functools.partial(jax.tree.map, np.asarray))
+        host = jax.tree.map(np.asarray, reference)  # Fetching it later would be refused as well.
+        monkeypatch.setattr(own, "_on_devices", lambda _: host)
     else:
         state = state.replace(**{part: jax.tree.map(np.asarray, getattr(state, part))})
     with pytest.raises(Exception, match="Disallowed host-to-device transfer"):
