@@ -7,6 +7,7 @@
 
 import argparse
 import contextlib
+import errno
 import importlib.util
 import inspect
 import pathlib
@@ -23,6 +24,9 @@ from rime_jax import errors
 
 # Sizes of an experiment; the first is meant where none is named.
 SIZES = ("published", "tiny")
+# Files that waiting does not bring.
+_REFUSING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,
+             errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def add_arguments(parser: argparse.ArgumentParser, required: bool = True) -> None:
@@ -58,10 +62,10 @@ def read(path: str, assignments: Sequence[str] = ()) -> ml_collections.ConfigDic
     file, size, own = split(path)
     config = config_lib.load(file) if file.endswith(".json") else _run(pathlib.Path(file), size)
     pairs = dict(own)
-    for assignment in _spelled_out(assignments):
-        name, equals, value = assignment.partition("=")
+    for assignment, where in _spelled_out(assignments):
+        name, equals, value = (part.strip() for part in assignment.partition("="))
         if not equals:
-            raise config_lib.ConfigError(f"--set {assignment}: write OPTION=VALUE")
+            raise config_lib.ConfigError(f"--set {assignment}: write OPTION=VALUE{where}")
         pairs[name] = value
     config_lib.override(config, pairs)
     config_lib.validate(config)
@@ -103,16 +107,20 @@ def split(path: str) -> tuple[str, str | None, dict[str, str]]:
     return file, size, pairs
 
 
-def _spelled_out(assignments: Sequence[str]) -> Iterator[str]:
+def _spelled_out(assignments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Every `OPTION=VALUE`, and in which file it stands."""
     for assignment in assignments:
         if not assignment.startswith("@"):
-            yield assignment
+            yield assignment, ""
             continue
         try:
-            lines = pathlib.Path(assignment[1:]).read_text().splitlines()
+            # Editors of Windows begin a file with a mark of its own.
+            lines = pathlib.Path(assignment[1:]).read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise config_lib.ConfigError(f"--set {assignment}: cannot be read: {error}") from error
-        yield from (line for line in map(str.strip, lines) if line and line[0] != "#")
+        for number, line in enumerate(map(str.strip, lines), 1):
+            if line and line[0] != "#":
+                yield line, f" in {assignment[1:]}, line {number}"
 
 
 @contextlib.contextmanager
@@ -129,6 +137,9 @@ def clean_errors() -> Iterator[None]:
     except errors.TransientError as error:
         _end(str(error), errors.FAILED)
     except OSError as error:
+        if error.errno in _REFUSING:
+            _end(f"{error.strerror}: {error.filename or 'see above'}; name another place, or make "
+                 "this one usable", errors.REFUSED)
         _end(f"{error.strerror}: {error.filename or 'see above'}; nothing that was finished before "
              "is lost, and the same command goes on once the cause is gone", errors.FAILED)
     except KeyboardInterrupt:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Sequence
 
+from rime_jax import errors, experiment
 from rime_jax.tracking import metrics
 
 _CHARTS = {
@@ -69,12 +70,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("runs", nargs="+", type=pathlib.Path, help="run directories")
     parser.add_argument("--out", required=True, type=pathlib.Path, help="PNG to write")
     arguments = parser.parse_args(argv)
-    try:
-        draw(arguments.runs, arguments.out)
-    except ImportError:
-        sys.exit(f"error: this needs matplotlib: {sys.executable} -m pip install matplotlib")
-    except FileNotFoundError as error:
-        sys.exit(f"error: {error}")
+    with experiment.clean_errors():
+        try:
+            draw(arguments.runs, arguments.out)
+        except ImportError:
+            raise errors.UserError(
+                f"this needs matplotlib: {sys.executable} -m pip install matplotlib") from None
+        except FileNotFoundError as error:
+            raise errors.UserError(str(error)) from None
     print(f"saved {arguments.out}")
 
 

@@ -214,6 +214,16 @@ def test_a_file_that_is_not_there_is_named(tmp_path, name):
         experiment.read(str(tmp_path / name))
 
 
+def test_files_of_options_may_have_spaces_and_the_mark_of_windows_editors(tmp_path):
+    file = tmp_path / "options.txt"
+    file.write_bytes("\ufeff# mine\r\nsteps = 5\r\n\r\nenv.edges=12, 10\r\n".encode())
+    config = experiment.read(f"{ROOT}/experiments/alchemy/rime.py:tiny", [f"@{file}"])
+    assert config.steps == 5 and tuple(config.env.edges) == (12, 10)
+    file.write_text("steps=5\nlr 3\n")
+    with pytest.raises(config_lib.ConfigError, match=f"lr 3: .* in {file}, line 2"):
+        experiment.read(f"{ROOT}/experiments/alchemy/rime.py:tiny", [f"@{file}"])
+
+
 def test_a_parent_that_cannot_be_imported_is_named_with_the_remedy(tmp_path):
     (tmp_path / "fork.py").write_text("import parent_elsewhere\n")
     with pytest.raises(config_lib.ConfigError, match="'parent_elsewhere'; start .*PYTHONPATH"):
@@ -226,6 +236,8 @@ def test_a_parent_that_cannot_be_imported_is_named_with_the_remedy(tmp_path):
     (checkpoint.CheckpointError("another model"), 78, "error: another model\n"),
     (guards.TrainingError("nothing was trained"), 1, "error: nothing was trained\n"),
     (OSError(28, "No space left", "file"), 1, "error: No space left: file; nothing that was "),
+    (PermissionError(13, "Permission denied", "/a"), 78, "error: Permission denied: /a; name "),
+    (FileExistsError(17, "File exists", "a"), 78, "error: File exists: a; name another place"),
 ])
 def test_clean_errors_end_the_program_with_the_message_alone(capsys, error, status, told):
     with pytest.raises(SystemExit) as stop, experiment.clean_errors():

@@ -11,6 +11,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from rime_jax import experiment
 from rime_jax.report import runs, site
 
 
@@ -21,11 +22,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=pathlib.Path,
                         help="directory of the report; default: report/ of the first run")
     arguments = parser.parse_args(argv)
-    try:
+    with experiment.clean_errors():
         found = runs.read(arguments.runs)
         page = site.write(found, arguments.out or found[0].path / "report", _plotly(), _say)
-    except (runs.ReportError, OSError) as error:
-        sys.exit(f"error: {error}")
     _say("")
     for run in found:
         for problem in run.problems:

@@ -11,13 +11,14 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from rime_jax import errors
 from rime_jax.report import dumps as dumps_lib
 from rime_jax.tracking import metrics
 from rime_jax.tracking.run_dir import RunDir
 from rime_jax.tracking.values import is_number
 
 
-class ReportError(ValueError):
+class ReportError(errors.UserError):
     """Something that a report cannot be made of; the message says what, where and the remedy."""
 
 

@@ -179,7 +179,7 @@ def test_a_missing_library_is_named_with_the_command(tmp_path):
     code = ("import sys; sys.modules['plotly'] = None; from rime_jax.report import __main__ as m; "
             f"m.main([{str(write_run(tmp_path / 'r'))!r}])")
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert found.returncode == 1
+    assert found.returncode == 78
     assert re.search(r"error: .*plotly.*pip install 'rime_jax\[report\]'", found.stderr)
     assert "Traceback" not in found.stderr
 
