@@ -53,11 +53,11 @@ class Setting:
     Attributes:
       title, says: for the page.
       warm_starts: name → options of rime_jax.warm_start; None: the model that comes with rime_jax.
-      goes_on_from: name → the warm start (of any setting) that it teaches further, for those that
-        do not begin anew.
       rounds: cells in the order in which they are run, those that matter most first.
       changes: `OPTION=VALUE` for all its warm starts, runs and evaluations.
       swaps: cells of which each one's actor is evaluated with each other one's writer.
+      goes_on_from: name → the warm start (of any setting) that it teaches further, for those that
+        do not begin anew.
     """
 
     name: str
@@ -67,8 +67,8 @@ class Setting:
     rounds: tuple[tuple[str, ...], ...]
     changes: tuple[str, ...] = ()
     swaps: tuple[str, ...] = ()
-    goes_on_from: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seeds: tuple[int, ...] = SEEDS
+    goes_on_from: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def cells(self) -> tuple[str, ...]:
